@@ -141,6 +141,16 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 
 #endif
 
+// ---- helpers ---------------------------------------------------------------------------------
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
+// The first row of A, and the column of B, of which a lane holds words for mma; A's other row is 8 below.
+__device__ __forceinline__ int operand_line(int lane) { return lane / 4; }
+
+// Which of that row's, or column's, words of 32 bits a lane holds first; the other one is 4 further on.
+__device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y[n, p, q, k] = sum over r, s of x[n, in_h, in_w, k] * w[k, r, s], where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 3
@@ -301,15 +311,15 @@ void convgen_depthwise_bands(
   const int octet = thread / 32 % (CHANNELS / VECTOR);  // of the slice's channels
   const int k = first_k + octet * VECTOR;
   // A lane has words of one input column of every quad, and A's rows of one pixel of a block, for both channels.
-  const int column = lane % 4;
-  const int own_q = lane / 4 % 2;
-  const int own_p = lane / 8;
+  const int column = operand_word(lane);
+  const int own_q = operand_line(lane) % 2;
+  const int own_p = operand_line(lane) / 2;
 
   // A's words of every input row under a block: 8 channels of the tap, or zeros where there is none
   const u32 filters = base + FILTERS + (((3 - own_p) * (CHANNELS / VECTOR) + octet) * ENTRIES + 1 + column - own_q) * 16;
 
   // a lane's words of a row: 8 channels of a pixel in every quad of input columns
-  const int loaded_block = block_of(lane / 4);
+  const int loaded_block = block_of(operand_line(lane));
   u32 place[QUADS];
 #pragma unroll
   for (int i = 0; i < QUADS; ++i) {
@@ -388,7 +398,7 @@ void convgen_depthwise_bands(
             if (i == at) value = acc[i / 16][i / 4 % 4][i % 4];
           }
           if (value == value) continue;
-          const int block = block_of(2 * column + at % 2);
+          const int block = block_of(accumulator_column(lane) + at % 2);
           const int p = first_p + tile_p + block / BLOCKS * 8 + at / 16 * 4 + own_p;
           const int q = strip_q + tile_q + block % BLOCKS * 2 + own_q;
           if (p < 56 && q < 56) value = window_sum(x, w, n, p, q, first_k + octet * VECTOR + at / 4 % 4 * 2 + at % 4 / 2);
@@ -402,7 +412,7 @@ void convgen_depthwise_bands(
 
 #pragma unroll
       for (int i = 0; i < 2 * SETS; ++i) {  // a lane has a pixel of two blocks of each set
-        const int block = block_of(2 * column + i % 2);
+        const int block = block_of(accumulator_column(lane) + i % 2);
         const int from_strip = tile_q + block % BLOCKS * 2 + own_q;
         const int from_band = tile_p + block / BLOCKS * 8 + i / 2 * 4 + own_p;
         float v[8];

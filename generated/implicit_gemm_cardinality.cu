@@ -77,6 +77,15 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
+// The first row of A, and the column of B, of which a lane holds words for mma; A's other row is 8 below.
+__device__ __forceinline__ int operand_line(int lane) { return lane / 4; }
+
+// Which of that row's, or column's, words of 32 bits a lane holds first; the other one is 4 further on.
+__device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product for each 2 joined groups: gemm_m are output pixels, gemm_n 16 output channels,
 // gemm_k taps and 16 input channels (w is zero between channels of different groups), where
@@ -178,15 +187,15 @@ void convgen_implicit_gemm_cardinality(
   const int first_out = unit % (OUT_CHANNELS / WARP_N) * WARP_N;
   const int first_k = slice * OUT_SLICE + joined * OUT_CHANNELS + first_out;
 
-  // filters, as the lane's words of each instruction: column lane / 4, words lane % 4 and lane % 4 + 4
+  // filters, as the lane's words of each instruction: two of one column
   const f16* __restrict__ filters = w;
   u32 filter[TAPS][K_SLICES][COLUMNS][2];
 #pragma unroll
   for (int tap = 0; tap < TAPS; ++tap) {
 #pragma unroll
     for (int i = 0; i < K_SLICES * COLUMNS * 2; ++i) {
-      const int column = column_of(i / 2 % COLUMNS * 8 + lane / 4);
-      const int first_c = i / 2 / COLUMNS * 16 + (i % 2 * 4 + lane % 4) * 2;
+      const int column = column_of(i / 2 % COLUMNS * 8 + operand_line(lane));
+      const int first_c = i / 2 / COLUMNS * 16 + (i % 2 * 4 + operand_word(lane)) * 2;
       u32 bits = 0;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
@@ -244,7 +253,7 @@ void convgen_implicit_gemm_cardinality(
           if (value == value) continue;
           const int row = pixel + at / (COLUMNS * 4) * 16 + at % 4 / 2 * 8 + accumulator_row(lane);
           const int column = at / 4 % COLUMNS * 2 + at % 2;
-          if (row < pixels) value = window_sum(x, w, first_m + row, first_k + column / 4 * 16 + lane % 4 * 4 + column % 4);
+          if (row < pixels) value = window_sum(x, w, first_m + row, first_k + column / 4 * 16 + accumulator_column(lane) * 2 + column % 4);
 #pragma unroll
           for (int i = 0; i < COLUMNS * 8; ++i) {
             if (i == at) acc[i / (COLUMNS * 4)][i / 4 % COLUMNS][i % 4] = value;
@@ -259,7 +268,7 @@ void convgen_implicit_gemm_cardinality(
         const int at = pixel + i * 8 + accumulator_row(lane);
         if (at >= pixels) continue;
         const int gemm_m = first_m + at;
-        const int k = first_k + lane % 4 * RUN;
+        const int k = first_k + accumulator_column(lane) * (RUN / 2);
         float v[RUN];
 #pragma unroll
         for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];

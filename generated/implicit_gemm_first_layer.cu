@@ -98,6 +98,12 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
+// Which of that row's, or column's, words of 32 bits a lane holds first; the other one is 4 further on.
+__device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels.  gemm_k runs over the
 // filter's rows, and in a row over the window's 21 contiguous elements (taps, channels inside),
@@ -185,7 +191,7 @@ void convgen_implicit_gemm_first_layer(
       const int k = first_n + column_of(column);
 #pragma unroll 16
       for (int quad = 0; quad < K_STEPS * 2; ++quad) {
-        const int place = quad * 4 + lane % 4;
+        const int place = quad * 4 + thread % 4;
         const int line = place / RUN_WORDS;
         const int first = place % RUN_WORDS * 2 - shift_of(phase);
         u32 bits = 0;
@@ -194,7 +200,7 @@ void convgen_implicit_gemm_first_layer(
           const int at = first + e;
           if (k < GEMM_N && line < LINES && u32(at) < RUN_ELEMENTS) bits |= u32(filters[k * 147 + line * 21 + at]) << e * 16;
         }
-        st_shared_u32(shared + (quad * TILE_N + column) * 16 + lane % 4 * 4, bits);
+        st_shared_u32(shared + (quad * TILE_N + column) * 16 + thread % 4 * 4, bits);
       }
     }
     // for each k step and lane of a quad: where its two words stand in the halo tile, and which of their bits are the window's
@@ -212,7 +218,7 @@ void convgen_implicit_gemm_first_layer(
     }
   }
 
-  const u32 table = shared + TABLE + lane % 4 * 16;
+  const u32 table = shared + TABLE + operand_word(lane) * 16;
   const u32 filter_slot = shared + lane / 8 % 2 * (TILE_N * 16) + lane / 16 * 128 + lane % 8 * 16;
   u32 halo_tile = shared + HALO_TILES;
   u32 next_halo_tile = halo_tile + HALO_BYTES;
@@ -273,7 +279,7 @@ void convgen_implicit_gemm_first_layer(
       const int gemm_m = image * (P * Q) + at;
 #pragma unroll
       for (int j = 0; j < TILE_N / 4 / RUN; ++j) {
-        const int gemm_n = first_n + j * (4 * RUN) + lane % 4 * RUN;
+        const int gemm_n = first_n + j * (4 * RUN) + accumulator_column(lane) * (RUN / 2);
         if (gemm_n >= GEMM_N) continue;
         float v[RUN];
 #pragma unroll

@@ -122,6 +122,12 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
+// Which of that row's, or column's, words of 32 bits a lane holds first; the other one is 4 further on.
+__device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels.  gemm_k runs over the
 // filter's rows, and in a row over the window's 21 contiguous elements (taps, channels inside),
@@ -235,7 +241,7 @@ void convgen_implicit_gemm_first_layer_wgmma(
 #pragma unroll 16
       for (int i = 0; i < 10; ++i) {
         const int quad = i * 2 + thread / (TILE_N * 4);
-        const int place = quad * 4 + lane % 4;
+        const int place = quad * 4 + thread % 4;
         const int line = place / RUN_WORDS;
         const int first = place % RUN_WORDS * 2 - shift_of(phase);
         u32 bits = 0;
@@ -244,7 +250,7 @@ void convgen_implicit_gemm_first_layer_wgmma(
           const int at = first + e;
           if (k < GEMM_N && line < LINES && u32(at) < RUN_ELEMENTS) bits |= u32(filters[k * 147 + line * 21 + at]) << e * 16;
         }
-        st_shared_u32(shared + (quad * TILE_N + column) * 16 + lane % 4 * 4, bits);
+        st_shared_u32(shared + (quad * TILE_N + column) * 16 + thread % 4 * 4, bits);
       }
     }
   }
@@ -259,7 +265,7 @@ void convgen_implicit_gemm_first_layer_wgmma(
   float channel_b[TILE_N / 4 / RUN][RUN] = {};
 #pragma unroll
   for (int j = 0; j < TILE_N / 4 / RUN; ++j) {
-    const int gemm_n = first_n + j * (4 * RUN) + lane % 4 * RUN;
+    const int gemm_n = first_n + j * (4 * RUN) + accumulator_column(lane) * (RUN / 2);
     if (gemm_n >= GEMM_N) continue;
     const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n);
     const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n + 4);
@@ -290,7 +296,7 @@ void convgen_implicit_gemm_first_layer_wgmma(
       for (int i = 0; i < 2; ++i) {
         const int at = min(lane_m + i * 8, P * Q - 1);
         const int first_byte = at % Q * 12 + 14;
-        window[i] = halo_tile + (at / Q - first_p) * (2 * PITCH) + (first_byte & ~3) + lane % 4 * 4;
+        window[i] = halo_tile + (at / Q - first_p) * (2 * PITCH) + (first_byte & ~3) + operand_word(lane) * 4;
       }
 
       float acc[TILE_N / 2];
@@ -301,7 +307,7 @@ void convgen_implicit_gemm_first_layer_wgmma(
 #pragma unroll
         for (int i = 0; i < HELD_STEPS * 4; ++i) {
           const int place = first * 8 + i / 2 * 4;
-          if (place < K_STEPS * 8) pixels[i / 4][i % 4] = load_word(window[i % 2], place, lane % 4, first_mask);
+          if (place < K_STEPS * 8) pixels[i / 4][i % 4] = load_word(window[i % 2], place, operand_word(lane), first_mask);
         }
         wgmma_fence();
 #pragma unroll
@@ -320,7 +326,7 @@ void convgen_implicit_gemm_first_layer_wgmma(
         const int gemm_m = image * (P * Q) + at;
 #pragma unroll
         for (int j = 0; j < TILE_N / 4 / RUN; ++j) {
-          const int gemm_n = first_n + j * (4 * RUN) + lane % 4 * RUN;
+          const int gemm_n = first_n + j * (4 * RUN) + accumulator_column(lane) * (RUN / 2);
           if (gemm_n >= GEMM_N) continue;
           float v[RUN];
 #pragma unroll

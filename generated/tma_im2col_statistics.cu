@@ -192,6 +192,9 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
 // The sum over the 4 lanes that hold a row of a fragment.
 __device__ __forceinline__ float sum_over_columns(float v) {
 #pragma unroll
@@ -418,9 +421,9 @@ void convgen_tma_im2col_statistics(
       for (int half = 0; half < 2; ++half) {
         const int channel = n0 + warp * 16 + accumulator_row(lane) + half * 8;
         total_s[half] = sum_over_columns(total_s[half]);
-        if (lane % 4 == 0) result_s[(m0 / tile_m) * GEMM_N + channel] = total_s[half];
+        if (accumulator_column(lane) == 0) result_s[(m0 / tile_m) * GEMM_N + channel] = total_s[half];
         total_squares[half] = sum_over_columns(total_squares[half]);
-        if (lane % 4 == 0) result_squares[(m0 / tile_m) * GEMM_N + channel] = total_squares[half];
+        if (accumulator_column(lane) == 0) result_squares[(m0 / tile_m) * GEMM_N + channel] = total_squares[half];
       }
     }
     // the epilogue tiles must outlive the stores' reads

@@ -118,6 +118,9 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM, from top to bottom: gemm_m = output pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -199,7 +202,7 @@ void convgen_tma_plain_3x3(
     if (m >= GEMM_M) continue;
 #pragma unroll
     for (int j = 0; j < tile_n / 4; ++j) {
-      const int column = n0 + j / 2 * 8 + lane % 4 * 2 + j % 2;
+      const int column = n0 + j / 2 * 8 + accumulator_column(lane) + j % 2;
       if (column < GEMM_N) y[m * GEMM_N + column] = cvt_f16_f32(acc[j / 2 * 4 + i * 2 + j % 2]);
     }
   }

@@ -86,6 +86,9 @@ __device__ __forceinline__ u32 cvt_tf32_f32(float v) {
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, q), gemm_n output channels of a group,
 // gemm_k taps, channels inside, where
@@ -331,7 +334,7 @@ void convgen_winograd_f32(
       if (value == value) continue;
       const int place = at / 4 % COLUMNS * 2 + at % 2;
       const int gemm_m = first_m + warp_row + at / (COLUMNS * 4) * 16 + at % 4 / 2 * 8 + accumulator_row(lane);
-      const int gemm_n = first_n + warp_column + place / 4 * 16 + lane % 4 * 4 + place % 4;
+      const int gemm_n = first_n + warp_column + place / 4 * 16 + accumulator_column(lane) * 2 + place % 4;
       if (gemm_m < GEMM_M && gemm_n < GEMM_N) value = window_sum(x, w, gemm_m, group * GEMM_N + gemm_n);
 #pragma unroll
       for (int i = 0; i < ROWS * COLUMNS * 4; ++i) {

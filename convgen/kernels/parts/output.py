@@ -155,7 +155,8 @@ def lane_column(run: int, place: int, lane: int) -> int:
 def lane_column_text(run: int, place: str) -> str:
     """The same as C text."""
     run = max(run, 2)
-    return f"{place} / {run} * {4 * run} + lane % 4 * {run} + {place} % {run}"
+    first = "accumulator_column(lane)" if run == 2 else f"accumulator_column(lane) * {run // 2}"
+    return f"{place} / {run} * {4 * run} + {first} + {place} % {run}"
 
 
 @dataclass(frozen=True)
