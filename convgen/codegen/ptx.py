@@ -8,7 +8,7 @@ the seam at which the emulator gives each instruction its meaning (emulator/incl
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -136,4 +136,39 @@ def render_function(environment: jinja2.Environment, name: str) -> str:
     if found is None:
         raise KeyError(name)
     _, template, values = found
-    return environment.get_template(f"ptx/{template}.cuh.j2").render(name=name, **values).strip()
+    more = _COUNTED.get(template, lambda _: {})(values)
+    return environment.get_template(f"ptx/{template}.cuh.j2").render(name=name, **values, **more).strip()
+
+
+# ---- numbers of an asm statement's operands, which follow from a family's values -------------------
+
+_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "e4m3": 8, "e5m2": 8}
+
+
+def _mma(values: Mapping[str, str]) -> Mapping[str, object]:
+    """Registers of 32 bits over 32 lanes: a is 16 x k, b is k x 8; d's four come first."""
+    a = 16 * int(values["k"]) * _BITS[values["a_type"]] // 1024
+    return {"a_count": a, "b_count": a // 2, "first_b": 4 + a}
+
+
+def _wgmma(values: Mapping[str, str]) -> Mapping[str, object]:
+    """d, then a (a descriptor or four registers), b, whether to accumulate, then how operands lie, which 16-bit types
+    alone may choose."""
+    d = int(values["n"]) // 2
+    b = d + (4 if values["a_regs"] else 1)
+    names = ([] if values["a_regs"] else ["a_major"]) + ["b_major"]
+    majors = names if values["a_type"] in ("f16", "bf16") else []
+    numbered = list(zip(majors, (b + 2, b + 3), strict=False))
+    return {"regs": d, "last": d - 1, "b": b, "accumulates": b + 1, "majors": numbered}
+
+
+def _box(values: Mapping[str, str]) -> Mapping[str, object]:
+    """The coordinates of a box, what is behind them and, of im2col's, the offsets in between."""
+    rank = int(values["rank"])
+    axes, behind = ["w", "h", "d"][: rank - 2], 3 + rank
+    return {"n": rank, "axes": axes, "first_offset": behind, "blocks": {"tile": behind, "im2col": behind + len(axes)}}
+
+
+_COUNTED: Mapping[str, Callable[[Mapping[str, str]], Mapping[str, object]]] = {
+    "mma": _mma, "wgmma": _wgmma, "tma_load_tile": _box, "tma_load_im2col": _box, "tma_store_tile": _box,
+}  # fmt: skip

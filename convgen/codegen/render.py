@@ -33,8 +33,30 @@ def environment() -> jinja2.Environment:
     )
     env.filters["format_c"] = str.format
     env.filters["times"] = lambda factor: f" * {factor}" if factor != 1 else ""
-    env.filters["plus"] = lambda term: f" {'+' if term > 0 else '-'} {abs(term)}" if term else ""
+    env.filters["plus"] = _plus
+    env.filters["minus"] = lambda term: _plus(-term)
+    env.filters["then"] = lambda first, second: [*first, *second]
+    env.filters["chosen"] = lambda texts: [text for text, wanted in texts.items() if wanted]
+    env.filters["lines_at"] = _lines_at
+    env.globals["registers"] = _registers
     return env
+
+
+def _plus(term: int) -> str:
+    """C text that adds a number, or nothing."""
+    return f" {'+' if term > 0 else '-'} {abs(term)}" if term else ""
+
+
+def _registers(first: int, count: int) -> str:
+    """So many operands of an asm statement, from number `first` on, as a vector of PTX."""
+    return f"{{{', '.join(f'%{i}' for i in range(first, first + count))}}}"
+
+
+def _lines_at(text: str, blanks: int) -> str:
+    """Lines moved as one, so that the outermost have so many blanks before them; directives stay at the margin."""
+    lines = text.strip("\n").split("\n")
+    least = min((len(line) - len(line.lstrip()) for line in lines if line.strip() and line[0] != "#"), default=0)
+    return "\n".join(line if line[:1] in ("", "#") else " " * blanks + line[least:] for line in lines)
 
 
 def render(template: str, plan: Plan, **values: Any) -> str:

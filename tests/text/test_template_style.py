@@ -6,12 +6,16 @@ import re
 from pathlib import Path
 
 import pytest
+from jinja2 import nodes
+
+from convgen.codegen.render import environment
 
 ROOT = Path(__file__).parents[2]
 TEMPLATES = sorted((ROOT / "templates").rglob("*.j2"))
 #: Folders of templates that are being rewritten, and follow when they are done.
 BEING_REWRITTEN = ("mma_gemm", "mma_wgrad", "tma_wgrad")
 SETTLED = [path for path in TEMPLATES if path.parent.name not in BEING_REWRITTEN]
+ARITHMETIC = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow, nodes.Neg)
 KERNELS = sorted((ROOT / "convgen" / "kernels").rglob("*.py"))
 
 
@@ -29,3 +33,17 @@ def test_places_in_fragments_go_by_name(path):
     """`accumulator_row(lane)` and its like, which say what is where; their definitions alone say how."""
     if path.name != "helpers.cuh.j2":
         assert not lines_with(r"\blane (/|%) 4\b|% 32 (/|%) 4\b", path)
+
+
+@pytest.mark.parametrize("path", SETTLED, ids=named)
+def test_templates_get_finished_values(path):
+    """No arithmetic of Jinja's, and no text made by editing another."""
+    tree = environment().parse(path.read_text(encoding="utf-8"))
+    numbers = [node for node in tree.find_all(ARITHMETIC) if not _is_literal(node)]
+    edits = [node for node in tree.find_all(nodes.Filter) if node.name == "replace"]
+    edits += [node for node in tree.find_all(nodes.Getattr) if node.attr in ("replace", "removeprefix", "removesuffix")]
+    assert not [f"{named(path)}:{node.lineno}: {node}" for node in (*numbers, *edits)]
+
+
+def _is_literal(node: nodes.Expr) -> bool:
+    return isinstance(node, nodes.Neg) and isinstance(node.node, nodes.Const)

@@ -50,6 +50,11 @@ class Layout(Depthwise[Config]):
         return ALIGNMENT
 
     @property
+    def below_alignment(self) -> int:
+        """The bits of an address that are zero where it is aligned."""
+        return self.alignment - 1
+
+    @property
     def filter_bytes(self) -> int:
         """In shared memory."""
         return 0
@@ -58,6 +63,16 @@ class Layout(Depthwise[Config]):
     def filters_a_thread(self) -> int:
         """Filter elements that a thread brings to shared memory."""
         return -(-self.config.slice * self.read.taps // self.consumers) if self.filter_bytes else 0
+
+    @property
+    def filters_at_once(self) -> int:
+        """Of a thread: all loads of a batch go before its stores."""
+        return min(self.filters_a_thread, 32)
+
+    @property
+    def filters_even(self) -> bool:
+        """Whether all threads bring as many."""
+        return self.config.slice * self.read.taps % self.consumers == 0
 
     @property
     def staged_bytes(self) -> int:
@@ -177,6 +192,11 @@ class Layout(Depthwise[Config]):
     def lanes(self) -> int:
         """Tiles that a block makes at once."""
         return max(1, min(self.tiles, self.config.threads // (self.vectors * self.tile_lanes)))
+
+    @property
+    def idle(self) -> bool:
+        """Whether some of the threads that multiply have no tile."""
+        return self.lanes * self.vectors * self.tile_lanes < self.consumers
 
     @property
     def consumers(self) -> int:

@@ -122,6 +122,31 @@ class Layout(Shared):
         return -(-band // self.alignment) * self.alignment
 
     @property
+    def units(self) -> int:
+        """Of 16 bytes, of a pixel."""
+        return self.pitch // UNIT
+
+    @property
+    def alike(self) -> int:
+        """Neighboring pixels whose units TMA's swizzle moves alike."""
+        return PERIOD // self.units if self.swizzle else 1
+
+    @property
+    def block_step(self) -> int:
+        """Input columns from a block to the next."""
+        return self.blocks.q * self.axes[1].stride
+
+    @property
+    def set_step(self) -> int:
+        """Input rows from a set of blocks to the next."""
+        return self.blocks.p * self.axes[0].stride
+
+    @property
+    def result_pitch(self) -> int:
+        """Bytes from a pixel of results to the next."""
+        return self.result_channels * self.read.y.element.bytes
+
+    @property
     def in_registers(self) -> bool:
         """Whether a lane keeps its words of the filters, of all lines."""
         return self.filter_words <= MOST_FILTER_WORDS

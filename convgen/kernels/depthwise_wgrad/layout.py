@@ -42,6 +42,11 @@ class Walk:
         return self.axis.stride // math.gcd(self.axis.stride, self.axis.dilation)
 
     @property
+    def input_step(self) -> int:
+        """Inputs from an output to the next of its class."""
+        return self.step * self.axis.dilation
+
+    @property
     def classes(self) -> int:
         return min(self.apart, self.axis.output)
 
@@ -95,6 +100,16 @@ class Layout(base.Layout[Config]):
     @property
     def channel_slices(self) -> int:
         return -(-self.problem.k // self.config.slice)
+
+    @property
+    def channel_tail(self) -> bool:
+        """Whether the last slice has fewer channels."""
+        return self.problem.k % self.config.slice > 0
+
+    @property
+    def row_tail(self) -> bool:
+        """Whether the last thread has fewer rows of a filter plane."""
+        return self.walks[1].axis.filter % self.config.tile_r > 0
 
     @property
     def row_parts(self) -> int:
@@ -283,6 +298,11 @@ class Layout(base.Layout[Config]):
     def sums(self) -> int:
         """Of a block, those of rows beyond the filter included."""
         return self.config.slice * self.parts * self.thread_taps
+
+    @property
+    def whole_quads(self) -> bool:
+        """Whether the sums come in fours."""
+        return self.sums % 4 == 0
 
     @property
     def joined(self) -> int:

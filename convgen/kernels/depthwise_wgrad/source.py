@@ -107,9 +107,9 @@ def block_place(layout: Layout) -> tuple[BlockPlace, Place]:
     )
 
 
-def _steps(layout: Layout) -> str:
-    """C text of the steps down a strip of `outputs` rows."""
-    return "max(outputs, 1)" if layout.idle_step else "outputs + HELD - 1"
+def _steps(layout: Layout, outputs: str = "outputs") -> str:
+    """C text of the steps down a strip of so many rows."""
+    return f"max({outputs}, 1)" if layout.idle_step else f"{outputs} + HELD - 1"
 
 
 def place(layout: Layout, index: str) -> tuple[Place, Place]:
@@ -137,10 +137,10 @@ def place(layout: Layout, index: str) -> tuple[Place, Place]:
                      ("k", "thread_k")])  # fmt: skip
     inside = f" && u32({in_d}) < {depth.axis.input}" if depth.input else ""
     outputs, clipped = _count("P", first_p, rows, config.band), _count("Q", first_q, columns, config.tile_q)
-    steps = _steps(layout)
+    ahead, steps = _steps(layout, "ahead_outputs"), _steps(layout)
     later = " ".join([x, y, str(first_h), str(first_w), inside, outputs, clipped])
     return (
-        Place(drop_unused(lines, later), outputs, clipped, steps, x, y, str(first_h), str(first_w), inside),
+        Place(drop_unused(lines, later), outputs, clipped, ahead, x, y, str(first_h), str(first_w), inside),
         Place(drop_unused(lines, f"{outputs} {clipped}"), outputs, clipped, steps),
     )
 
@@ -193,6 +193,7 @@ def source(plan: Plan, layout: Layout) -> str:
         loads={role: _LOADS.get(size, "") for role, size in (("x", layout.x_bytes), ("y", layout.y_bytes))},
         decode={"x": _decode(x, layout.inputs), "y": _decode(y, config.vector)},
         tap=_tap(layout),
+        past=_past(layout),
         y_sum=gradient.y_sum(problem),
         stored=gradient.stored(problem, layout.left),
         sum=_sum(plan, layout),
@@ -225,6 +226,12 @@ def _tap(layout: Layout) -> str:
         return "of_part * (R * S) + own"
     plane = "of_part / ROW_PARTS * R + " if layout.walks[0].axis.filter > 1 else ""
     return f"({plane}of_part % ROW_PARTS * TILE_R) * S + own"
+
+
+def _past(layout: Layout) -> list[str]:
+    """C text: where a thread's sum is of no channel, or of no tap."""
+    channels = [f"k >= {layout.problem.k}"] if layout.channel_tail else []
+    return [*channels, *(["of_part % ROW_PARTS * TILE_R + own / S >= R"] if layout.row_tail else [])]
 
 
 def _formulas(layout: Layout) -> list[str]:

@@ -27,6 +27,11 @@ class Axis:
     lead: int = 0
 
     @property
+    def lower(self) -> int:
+        """The first input position under output 0."""
+        return -self.pad
+
+    @property
     def last(self) -> int:
         """The last input position under a run, from the first one on."""
         return ((self.filter - 1) * self.dilation + self.lead) // self.phases

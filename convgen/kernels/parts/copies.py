@@ -17,7 +17,6 @@ from convgen.ir import integer
 from convgen.ir.index_map import Access, decompose
 from convgen.ir.integer import Ranges, floordiv, mod, symbol
 from convgen.ir.padding import pixel_at
-from convgen.ir.plan import Launch, Param
 from convgen.ir.problem import Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts.lowering import ACCESS, CONVERSIONS, INT_LIMIT
@@ -166,6 +165,27 @@ class Transpose:
     @property
     def column_tiles(self) -> int:
         return -(-self.columns // self.tile_columns)
+
+    @property
+    def spans(self) -> int:
+        """Tiles of a batch."""
+        return self.row_tiles * self.column_tiles
+
+    @property
+    def pitch_bytes(self) -> int:
+        return self.pitch * self.copy.source.element.bytes
+
+    @property
+    def warps(self) -> int:
+        """Rows, or columns, of a tile that a block's threads take at once."""
+        return THREADS // self.tile_columns
+
+    @property
+    def tests(self) -> list[str]:
+        """C text: what holds where channel c of a column is copied."""
+        rows = [f"c0 + c < {self.padded}"] if self.padded % self.tile_rows else []
+        columns = ["pixel < columns"] if self.columns % self.tile_columns else []
+        return [*rows, *columns, *([self.kept] if self.kept else [])]
 
     @property
     def groups(self) -> int:
@@ -349,33 +369,3 @@ def _inside(copy: Copy, known: Ranges, index: str) -> tuple[tuple[str, ...], set
         tests += found
         dims |= {dim} if found else set()
     return tuple(tests), dims
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """The launch that makes all copies, each in a range of blocks."""
-
-    entry: str
-    parts: tuple[Transpose | Gather, ...]
-    dependent: bool = True  # launched behind a kernel that may not have ended
-
-    @property
-    def type(self) -> str:
-        """C type of an element."""
-        return ACCESS[self.parts[0].copy.source.element.bytes]
-
-    @property
-    def launch(self) -> Launch:
-        params: list[Param] = []
-        for part in self.parts:
-            role, buffer = part.copy.source.role, part.copy.buffer
-            alignment = part.copy.source.element.bytes * (part.vector if isinstance(part, Transpose) else 1)
-            params += [Param(role, "pointer", role, alignment=alignment), Param(f"prepared_{role}", "pointer", buffer)]
-        return Launch(
-            self.entry,
-            (sum(part.blocks for part in self.parts), 1, 1),
-            THREADS,
-            tuple(params),
-            max(part.shared_bytes for part in self.parts),
-            dependent=self.dependent,
-        )

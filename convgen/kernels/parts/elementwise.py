@@ -259,6 +259,30 @@ class Nest:
     levels: list[Level] = field(default_factory=list)
     constants: list[tuple[str, int]] = field(default_factory=list)
 
+    @property
+    def blanks(self) -> str:
+        """Before a line inside all loops."""
+        return "  " * (len(self.levels) + 1)
+
+    @property
+    def opened(self) -> str:
+        """The loops up to their innermost lines."""
+        found = []
+        for depth, level in enumerate(self.levels, 1):
+            outer, inner = "  " * depth, "  " * (depth + 1)
+            found += [*(outer + line for line in level.before), f"{outer}{level.opening} {{"]
+            found += [inner + line for line in level.lines]
+        return "".join(f"{line}\n" for line in found)
+
+    @property
+    def closed(self) -> str:
+        """Their closing braces, and what is behind them."""
+        found = []
+        for depth, level in reversed([*enumerate(self.levels, 1)]):
+            outer = "  " * depth
+            found += [f"{outer}}}", *(outer + line for line in level.after)]
+        return "".join(f"{line}\n" for line in found)
+
     def add(self, lines: Iterable[str]) -> None:
         (self.levels[-1].lines if self.levels else self.lines).extend(lines)
 

@@ -41,6 +41,7 @@ def values(layout: Lines) -> dict[str, object]:
         "x_source": output.as_bits(problem.x, bits_type),
         "w_source": output.as_bits(problem.w, bits_type),
         "run": run,
+        "run_pairs": run // 2,
         "column_of": output.column_of(run),
         "accumulator": lowering.ACCUMULATORS[problem.accumulate].c_type,
         "result": result,

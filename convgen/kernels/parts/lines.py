@@ -152,6 +152,11 @@ class Lines(base.Layout[Any]):
         return -(-longest // self.per_word)
 
     @property
+    def element_shift(self) -> int:
+        """Bits of a word from an element to the next, where it has several."""
+        return self.element_bits % 32
+
+    @property
     def words(self) -> int:
         return self.window.lines * self.run_words
 
@@ -288,6 +293,16 @@ class Lines(base.Layout[Any]):
     def filter_shares(self) -> int:
         """Quads of threads that deal out a column's filter."""
         return max(1, self.threads // (4 * self.config.tile_n))
+
+    @property
+    def filter_threads(self) -> int:
+        """Of a column: four for each share."""
+        return 4 * self.filter_shares
+
+    @property
+    def filters_uneven(self) -> bool:
+        """Whether shares of a column differ."""
+        return 2 * self.k_steps % self.filter_shares > 0
 
     @property
     def filter_quads(self) -> int:

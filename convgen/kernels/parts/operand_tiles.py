@@ -156,19 +156,31 @@ def slots(epi_tiles: Sequence[EpilogueTile], consumers: int) -> int:
 @dataclass(frozen=True)
 class Arriving:
     """Finished text of an operand that arrives in epilogue tiles: elements of `size` bytes, of which threads copy
-    `vector` at once; an element's offset in memory; the byte of the slot at which its tile starts; boxes (first column,
-    byte of the slot); the byte of its tile at which element (row, column) is; lines that define the epilogue's
-    `value_<name>`; whether bytes come transposed, four accumulators' in a word."""
+    `vector` at once, `row_vectors` times for a row of the epilogue tile; an element's offset in memory; the byte of the
+    slot at which its tile starts; boxes (first column, byte of the slot); the byte of its tile at which element (row,
+    column) is; lines that define the epilogue's `value_<name>`; whether bytes come transposed, four accumulators' in a
+    word."""
 
     name: str
     size: int
     vector: int
+    row_vectors: int
     offset: str
     start: int
     boxes: tuple[tuple[int, int], ...]
     place: str
     values: tuple[str, ...]
     across: bool
+
+    @property
+    def bytes(self) -> int:
+        """That a thread copies at once."""
+        return self.size * self.vector
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of an epilogue tile that a consumer's threads copy at once."""
+        return 128 // self.row_vectors
 
     @property
     def as_y(self) -> bool:
@@ -183,13 +195,16 @@ def text(
     y begins; `offset`: C text of where an element is in memory; `transposed`: fragments lie across an epilogue tile's
     rows."""
     values = _single if single else _pair
-    return [
-        Arriving(
-            c.name, c.size, at_once(c.tensor, vector), offset(c.tensor), c.start, c.boxes, c.place,
-            values(c, transposed), across=transposed and c.size == 1,
-        )
-        for c in epi_tiles
-    ]  # fmt: skip
+
+    def arriving(c: EpilogueTile) -> Arriving:
+        copied = at_once(c.tensor, vector)
+        across = transposed and c.size == 1
+        return Arriving(
+            c.name, c.size, copied, c.columns // max(copied, 1), offset(c.tensor), c.start, c.boxes, c.place,
+            values(c, transposed), across,
+        )  # fmt: skip
+
+    return [arriving(c) for c in epi_tiles]
 
 
 def _pair(epi_tile: EpilogueTile, transposed: bool) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ problem are one launch; the main kernel, launched behind it, reads the workspace
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -22,8 +23,9 @@ from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Obstacle, Options, counted
 from convgen.kernels.parts import cost
-from convgen.kernels.parts.copies import VECTOR, Copy, Kernel, Taps, gather, transpose
+from convgen.kernels.parts.copies import THREADS, VECTOR, Copy, Gather, Taps, Transpose, gather, transpose
 from convgen.kernels.parts.hopper import lies_as
+from convgen.kernels.parts.lowering import ACCESS
 
 #: Of a pack's input and output channels, what wgmma multiplies at once: they are multiples.
 PACK_C, PACK_K = 16, 8
@@ -38,6 +40,42 @@ SCATTERED = 4.0
 #: The same of one that makes taps channels: what tma_wgrad takes longer for ResNet-50's first layer, at two batches,
 #: than without (benchmarks/results/wgrad_candidates_h200.json).
 OF_TAPS = 3.0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The launch that makes all copies, each in a range of blocks."""
+
+    entry: str
+    parts: tuple[Transpose | Gather, ...]
+    dependent: bool = True  # launched behind a kernel that may not have ended
+
+    @property
+    def type(self) -> str:
+        """C type of an element."""
+        return ACCESS[self.parts[0].copy.source.element.bytes]
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """The first block of each copy, and the end of its blocks."""
+        ends = [*itertools.accumulate(part.blocks for part in self.parts)]
+        return list(zip([0, *ends], ends, strict=False))
+
+    @property
+    def launch(self) -> Launch:
+        params: list[Param] = []
+        for part in self.parts:
+            role, buffer = part.copy.source.role, part.copy.buffer
+            alignment = part.copy.source.element.bytes * (part.vector if isinstance(part, Transpose) else 1)
+            params += [Param(role, "pointer", role, alignment=alignment), Param(f"prepared_{role}", "pointer", buffer)]
+        return Launch(
+            self.entry,
+            (sum(part.blocks for part in self.parts), 1, 1),
+            THREADS,
+            tuple(params),
+            max(part.shared_bytes for part in self.parts),
+            dependent=self.dependent,
+        )
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,14 @@ class Share:
     chunk_stride: int
     active: str  # condition for having work; empty where it always holds
 
+    @property
+    def chunk_of_j(self) -> str:
+        """C text of its chunk number `j`."""
+        if self.chunks == 1:
+            return self.chunk
+        step = "j" if self.chunk_stride == 1 else f"j * {self.chunk_stride}"
+        return step if self.chunk == "0" else f"{self.chunk} + {step}"
+
 
 def share(tile: Tile, along_rows: bool) -> Share:
     """`along_rows`: neighboring threads take neighboring rows, else neighboring chunks."""
@@ -154,6 +162,19 @@ class Reader:
     def start_parameters(self) -> str:
         extra = (f", {self.index} group" if self.grouped else "") + (", int first_k" if self.sliced else "")
         return f"{self.index} first{extra}"
+
+    @property
+    def piece_bytes(self) -> int:
+        return self.piece * self.element_bytes
+
+    @property
+    def per_word(self) -> int:
+        """Elements of a word of 32 bits."""
+        return 4 // self.element_bytes
+
+    @property
+    def element_bits(self) -> int:
+        return 8 * self.element_bytes
 
     @property
     def pieces(self) -> int:

@@ -147,6 +147,10 @@ class _Level:
         return min(WIDTH, 1 << (self.columns - 1).bit_length())
 
     @property
+    def half_lanes(self) -> int:
+        return self.lanes // 2
+
+    @property
     def lanes(self) -> int:
         """Threads of a block that share an element."""
         return min(BLOCK // self.width, 1 << (self.rows - 1).bit_length())
@@ -233,6 +237,7 @@ def _kernel(level: _Level) -> Kernel:
             "types": (DTYPES[dtype].c_type, DTYPES[problem.number].c_type),
             "zero": ACCUMULATORS[problem.number].zero,
             "bytes": DTYPES[problem.number].bytes,
+            "lane_bytes": DTYPES[problem.number].bytes * level.width,
             "shared": _SHARED[problem.number],
         },
         block=level.width * level.lanes,

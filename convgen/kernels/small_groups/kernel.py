@@ -329,6 +329,7 @@ class SmallGroups(base.Kernel[Config, Layout]):
             x_source=output.as_bits(problem.x, bits_type),
             w_source=output.as_bits(problem.w, bits_type),
             run=layout.run,
+            run_pairs=layout.run // 2,
             column_of=output.column_of(layout.run),
             accumulator=lowering.ACCUMULATORS[layout.mma.accumulator].c_type,
             result=result,

@@ -50,6 +50,16 @@ class Layout(lines.Lines):
         return f"wgmma_m64n{self.config.tile_n}k16_f32_{dtype}_{dtype}_rs"
 
     @property
+    def line_ends_early(self) -> bool:
+        """Whether the words of a line are no whole fours."""
+        return self.words % 4 > 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether the registers of a part of the loop are those of an earlier one."""
+        return self.k_steps > 2 * self.held_steps
+
+    @property
     def held_steps(self) -> int:
         """k steps whose pixels are loaded at once: half of all where registers hold all."""
         half = -(-self.k_steps // 2)

@@ -61,6 +61,21 @@ class Layout(base.Layout[Config]):
         return self.vectors // self.config.warps_n
 
     @property
+    def consumers_m(self) -> int:
+        """Consumers that have rows of their own."""
+        return self.config.warps_m // 4
+
+    @property
+    def row_elements(self) -> int:
+        """Of a filter row."""
+        return self.problem.filter[1] * self.problem.c
+
+    @property
+    def part_sums(self) -> int:
+        """Of a thread, in a fragment of 64 rows by a part's columns."""
+        return self.part_columns // 2
+
+    @property
     def part_columns(self) -> int:
         """Columns of a product: one vector of each filter row."""
         return VECTOR * self.filter_rows

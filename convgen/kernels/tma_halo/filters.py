@@ -23,7 +23,8 @@ class Filters:
     """How consumers lay a block's filters out in shared memory, as C: `vectors` of `vector` elements each, neighbors
     along `along` (c or k), of which number `at` is at `coordinates` and at `offset` in w.  It goes to the packed
     group's `channel` and, for each i below `copies`, to the channels of the output row or phase `folded`, in tap `tap`
-    of the window.  `mask`: the swizzle's bits."""
+    of the window.  `mask`: the swizzle's bits;
+    `threads`: those of all consumers."""
 
     vector: int
     along: str
@@ -37,6 +38,22 @@ class Filters:
     folded: str
     tap: tuple[str, str]
     mask: int
+    threads: int
+
+    @property
+    def at_once(self) -> int:
+        """Vectors that all consumers load before they store them."""
+        return self.in_flight * self.threads
+
+    @property
+    def words(self) -> int:
+        """Of two elements, of a vector."""
+        return self.vector // 2
+
+    @property
+    def barrier(self) -> int:
+        """Of all consumers: behind those of each."""
+        return self.threads // 128 + 1
 
 
 def filters(layout: Layout) -> Filters:
@@ -79,7 +96,7 @@ def filters(layout: Layout) -> Filters:
         c_expr(place, known), c_expr(integer.simplify(channel, known), known),
         1 if layout.strided else config.fold,
         "" if first_row == "0" else f"({first_row})" if " " in first_row else first_row, (tap[0], tap[1]),
-        SWIZZLE_MASK[config.tile_k * w.element.bytes],
+        SWIZZLE_MASK[config.tile_k * w.element.bytes], 128 * config.consumers,
     )  # fmt: skip
 
 

@@ -160,6 +160,14 @@ class Phase:
         return max(0, self.read - self.box)
 
     @property
+    def box_end(self) -> int:
+        return self.start + self.box
+
+    @property
+    def read_end(self) -> int:
+        return self.start + self.read
+
+    @property
     def end(self) -> int:
         return self.start + aligned(max(self.box, self.read))
 

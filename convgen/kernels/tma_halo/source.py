@@ -28,6 +28,7 @@ MOST_UNROLLED = 64
 
 def source(plan: Plan, layout: Layout) -> str:
     """The CUDA source of a plan."""
+    # long: a line for each value of the template
     config, problem = layout.config, layout.read
     _, h, w = layout.windows
     planes = not y_channels_last(problem)
@@ -44,8 +45,11 @@ def source(plan: Plan, layout: Layout) -> str:
         sizes=list(sizes(problem)),
         counts=counts(layout),
         K=problem.k,
+        last_k=problem.k - 1,
+        weight_readers=config.shares * plan.launch().cluster,
         y=problem.y,
         w_columns=layout.w_columns,
+        wide_boxes=layout.w_columns and config.tile_n % COLUMNS_BOX > 0,
         columns_box=COLUMNS_BOX,
         column_boxes=layout.column_boxes,
         depth=deep,
@@ -65,6 +69,7 @@ def source(plan: Plan, layout: Layout) -> str:
         phases=_phase_table(layout),
         shift=_shift(h, w),
         group=layout.group if problem.groups > 1 else None,
+        group_tail=problem.k % layout.group.k > 0,
         joined=layout.halo.width < config.strip + w.reach(),
         place=_place(layout),
         registers=REGISTERS[config.consumers],
@@ -81,6 +86,7 @@ def source(plan: Plan, layout: Layout) -> str:
         end_k="end_k" if layout.uneven else "K",
         filters=filters(layout) if config.fills else None,
         planes=planes,
+        idle_threads=128 % layout.epi_tile_pixels > 0,
         swizzle=operand_tiles.swizzle(layout.epi_tile_pixels if planes else config.consumer_channels),
         window_sum=_window_sum(layout) if layout.spoils else None,
         look=_look(layout) if layout.spoils and not layout.uneven else "",

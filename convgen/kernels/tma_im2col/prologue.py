@@ -52,6 +52,11 @@ class Prologue:
     last_pixel: str
 
     @property
+    def last_vector(self) -> int:
+        """The first channel of the last vector of a pixel."""
+        return self.channels - CHANNELS
+
+    @property
     def of_channels(self) -> tuple[Operand, ...]:
         return tuple(o for o in self.operands if not o.pitch)
 

@@ -39,6 +39,7 @@ def source(plan: Plan, layout: Layout) -> str:
     vector, store = g.store_vector, fragments.store(problem)
     epilogue_of = fragments.of_gemm_elements if config.swap_ab else fragments.of_pairs
     by_value = [*(c.name for c in layout.arriving), *(t.name for t in layout.of_images)]
+    row_vectors = (64 if g.plane else layout.epi_tile_n) // vector if vector else 0  # of an epilogue tile
     leaving = result_tiles.text(layout.leaving, vector, lambda t: fragments.offset(problem, t))
     taps = _taps(layout)
     return render(
@@ -74,10 +75,12 @@ def source(plan: Plan, layout: Layout) -> str:
         # of a tile's pixel in y: its number in the phase, or in y
         pixel="pixel_of(%s, phase)" if phases else "%s",
         gemm_n=problem.k,
+        last_n=problem.k - 1,
         group=g.group,
         c_blocks=layout.channel_blocks,
         products=products(config.tile_k),
         last_products=layout.last_products,
+        last_eight=layout.epi_tile_n % 16 > 0,  # columns of an epilogue tile, behind the pairs of eights
         m_tail=bool(phases.inside) if phases else g.pixels_together % layout.cluster_m != 0,
         a_planes=g.a_planes,
         n_tail=problem.k % layout.cluster_n != 0,
@@ -98,6 +101,8 @@ def source(plan: Plan, layout: Layout) -> str:
         by_tma=g.stores_by_tma,
         plane=g.plane,
         store_vector=vector,
+        row_vectors=row_vectors,
+        rows_at_once=128 // max(row_vectors, 1),
         store_pairs=layout.stores_pairs,
         y=problem.y,
         pointers=_pointers(problem),

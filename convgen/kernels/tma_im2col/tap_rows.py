@@ -34,6 +34,15 @@ class TapRows:
     step: int
 
     @property
+    def last_position(self) -> int:
+        return self.positions - 1
+
+    @property
+    def last_row(self) -> int:
+        """Of taps."""
+        return self.taps - 1
+
+    @property
     def image(self) -> int:
         """Pixels of an image of y."""
         return self.positions * self.inner

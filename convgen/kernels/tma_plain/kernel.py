@@ -95,7 +95,8 @@ class TmaPlain(base.Kernel[Config, Layout]):
         h, w = layout.axes
         return render(
             "tma_plain/kernel.cu.j2", plan, entry=plan.launch().entry, config=layout.config, h=h, w=w, tile_m=TILE_M,
-            tile_k=TILE_K, row_bytes=ROW_BYTES, y_type=y.element.c_type, rounded=CONVERSIONS[y.dtype].from_float,
+            tile_k=TILE_K, products=TILE_K // 16, row_bytes=ROW_BYTES, y_type=y.element.c_type,
+            rounded=CONVERSIONS[y.dtype].from_float,
         )  # fmt: skip
 
 

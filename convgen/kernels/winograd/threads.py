@@ -103,7 +103,7 @@ def outputs(layout: Layout) -> Kernel:
     pointers = (Pointer("m", "f32", M), *factor_pointers(problem), *result_pointers(problem))
     text = {
         "lines": drop_unused(lines, "\n".join([*loads, *first.values(), result.text, result.at, "x w n k"])),
-        "loads": loads, "run": run, "result": result, "first": first,
+        "loads": loads, "run": run, "row_run": m * run, "results": m * m * run, "result": result, "first": first,
         "extents": dict(zip(problem.spatial.output, problem.output, strict=True)), "m": m,
         "coordinates": {d: scope.text(tile.at[d]) for d in ("n", "k")},
         "window_sum": window_sum(problem),

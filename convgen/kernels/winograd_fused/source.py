@@ -29,6 +29,7 @@ HALVES = {"f16": "0x38003800", "bf16": "0x3F003F00"}
 
 def source(plan: Plan, layout: Layout) -> str:
     """The CUDA source of a plan: the kernel, and behind it the filters' transform."""
+    # long: a line for each value of the template
     config, problem, f = layout.config, layout.read, transforms(M)
     h, _ = windows(problem)
     planes = not y_channels_last(problem)
@@ -42,8 +43,12 @@ def source(plan: Plan, layout: Layout) -> str:
         layout=layout,
         launch=plan.launch(),
         K=problem.k,
+        last_k=problem.k - 1,
+        weight_readers=config.shares * plan.launch().cluster,
         y=problem.y,
         w_columns=False,
+        wide_boxes=False,
+        halo_readers=4 * config.shares,
         depth=None,
         boxes="R",
         weights_each="a filter row at a time",
@@ -61,6 +66,7 @@ def source(plan: Plan, layout: Layout) -> str:
         place=_place(layout),
         lane_row=_lane_row(layout),
         row_shift="r" if step == 1 else f"r * {step}",
+        inputs=[(i // 2, i % 2 * 2) for i in range(POINTS)],
         transform=[_of_two(f.inputs.row(i), problem.x.dtype) for i in range(POINTS)],
         halves=HALVES[problem.x.dtype],
         outputs=[weighted(f.outputs.row(i), "m[{}][i]") for i in range(M)],
@@ -80,6 +86,7 @@ def source(plan: Plan, layout: Layout) -> str:
         sizes=[],
         counts={"tiles": count("tiles", layout.tiles, "of pixels, all images")},
         planes=planes,
+        idle_threads=128 % layout.epi_tile_pixels > 0,
         swizzle=operand_tiles.swizzle(EPI_TILE_PIXELS if planes else config.tile_n),
         window_sum=window_sum(layout.problem),
         look="",
