@@ -180,42 +180,42 @@ __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 // (h - p, w - q) if c = d, and else zero.  An mma has one row h, and 8 blocks of 4 x 2 pixels (p, q).
 constexpr int R = 3;
 constexpr int S = 3;
-constexpr int VECTOR = 8;  // output channels of a warp
-constexpr int CONSUMERS = 256;  // threads; a producer's warp comes after them
+constexpr int vector = 8;  // output channels of a warp
+constexpr int consumers = 256;  // threads; a producer's warp comes after them
 
-// A block has one of SLICES slices of the channels, and a run of its bands.
-constexpr int SLICES = 6;
-constexpr int CHANNELS = 64;
-constexpr int BAND = 8;  // output rows of a band
-constexpr int P_BANDS = 2;  // down an image
-constexpr int BANDS = 16;  // of all images
+// A block has one of the `slices` of the channels, and a run of its bands.
+constexpr int slices = 6;
+constexpr int channels = 64;
+constexpr int band_rows = 8;  // output rows of a band
+constexpr int p_bands = 2;  // down an image
+constexpr int bands = 16;  // of all images
 
 // A warp's tile of outputs.
-constexpr int TILE_P = 8;
-constexpr int TILE_Q = 16;
-constexpr int COLUMN_TILES = 1;
-constexpr int TILES = 1;  // of a band
-constexpr int LANES = 1;  // tiles at once
-constexpr int BLOCKS = 8;  // of 4 x 2 pixels, across a tile
-constexpr int SETS = 2;  // of 8 blocks each, one below the other
-constexpr int ROWS = 10;  // input rows under a lane's blocks
-constexpr int LINES = 6;  // input rows under a block
-constexpr int QUADS = 1;  // of input columns, under a block
-constexpr int ENTRIES = 5;  // of a filter row in shared memory, the zeros around it included: from input column -1 on
+constexpr int tile_p = 8;
+constexpr int tile_q = 16;
+constexpr int column_tiles = 1;
+constexpr int tiles = 1;  // of a band
+constexpr int lanes = 1;  // tiles at once
+constexpr int blocks = 8;  // of 4 x 2 pixels, across a tile
+constexpr int sets = 2;  // of 8 blocks each, one below the other
+constexpr int rows = 10;  // input rows under a lane's blocks
+constexpr int lines = 6;  // input rows under a block
+constexpr int quads = 1;  // of input columns, under a block
+constexpr int entries = 5;  // of a filter row in shared memory, the zeros around it included: from input column -1 on
 
 // Shared memory, from a base aligned to 1024 bytes.
-constexpr u32 PIXEL_BYTES = 128;
-constexpr u32 ROW_BYTES = 24 * PIXEL_BYTES;  // the padding of x included
-constexpr int SLAB_ROWS = 8;
-constexpr u32 SLAB_BYTES = SLAB_ROWS * ROW_BYTES;
-constexpr int SLABS = 2;  // that a band reads
-constexpr int STAGES = 4;  // slabs in the ring
-constexpr u32 RESULTS = STAGES * SLAB_BYTES;  // of two bands, one behind the other
-constexpr u32 RESULT_BYTES = 14336;
-constexpr u32 FILTERS = RESULTS + 2 * RESULT_BYTES;
-constexpr u32 FILTER_BYTES = 5760;
-constexpr u32 FULL_BARRIERS = FILTERS + FILTER_BYTES;
-constexpr u32 EMPTY_BARRIERS = FULL_BARRIERS + 8 * STAGES;
+constexpr u32 pixel_bytes = 128;
+constexpr u32 row_bytes = 24 * pixel_bytes;  // the padding of x included
+constexpr int slab_rows = 8;
+constexpr u32 slab_bytes = slab_rows * row_bytes;
+constexpr int slabs = 2;  // that a band reads
+constexpr int stages = 4;  // slabs in the ring
+constexpr u32 results_at = stages * slab_bytes;  // of two bands, one behind the other
+constexpr u32 result_bytes = 14336;
+constexpr u32 filters_at = results_at + 2 * result_bytes;
+constexpr u32 filter_bytes = 5760;
+constexpr u32 full_barriers = filters_at + filter_bytes;
+constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
 // The block that a column of B is, so that lanes beside one another meet different banks as they load and store.
 __device__ __forceinline__ int block_of(int n) { return (n & 2) << 1 | ((n << 1 ^ n) & 2) | n >> 2; }
@@ -249,45 +249,45 @@ void convgen_depthwise_mma(
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
   const int thread = threadIdx.x;
-  const int first_k = blockIdx.x % SLICES * CHANNELS;
+  const int first_k = blockIdx.x % slices * channels;
   // this block's run of the bands
-  const int worker = blockIdx.x / SLICES;
-  const int workers = gridDim.x / SLICES;
-  const int first_band = BANDS / workers * worker + min(worker, BANDS % workers);
-  const int last_band = first_band + BANDS / workers + (worker < BANDS % workers);
+  const int worker = blockIdx.x / slices;
+  const int workers = gridDim.x / slices;
+  const int first_band = bands / workers * worker + min(worker, bands % workers);
+  const int last_band = first_band + bands / workers + (worker < bands % workers);
 
-  if (thread == CONSUMERS) {
+  if (thread == consumers) {
     prefetch_tensormap(&x_map);
     prefetch_tensormap(&y_map);
-    for (int i = 0; i < STAGES; ++i) {
-      mbarrier_init(base + FULL_BARRIERS + 8 * i, 1);
-      mbarrier_init(base + EMPTY_BARRIERS + 8 * i, CONSUMERS / 32);
+    for (int i = 0; i < stages; ++i) {
+      mbarrier_init(base + full_barriers + 8 * i, 1);
+      mbarrier_init(base + empty_barriers + 8 * i, consumers / 32);
     }
     fence_mbarrier_init();
   }
-  for (int i = thread; i < (LINES + 3) * ENTRIES * (CHANNELS / 8); i += CONSUMERS + 32) {
-    st_shared_v4_u32(base + FILTERS + i * 16, Vec4{0, 0, 0, 0});
+  for (int i = thread; i < (lines + 3) * entries * (channels / 8); i += consumers + 32) {
+    st_shared_v4_u32(base + filters_at + i * 16, Vec4{0, 0, 0, 0});
   }
   __syncthreads();
   // launched behind another kernel, this one may start before that one ends: wait for what it writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
-  if (thread >= CONSUMERS) {
+  if (thread >= consumers) {
     // ---- producer: slab after slab of input rows
-    if (thread > CONSUMERS) return;
+    if (thread > consumers) return;
     int slot = 0;
     int parity = 1;
     for (int band = first_band; band < last_band; ++band) {
-      const int first_p = band % P_BANDS * BAND;
-      const int n = band / P_BANDS;
+      const int first_p = band % p_bands * band_rows;
+      const int n = band / p_bands;
       // a band behind another shares all slabs with it but the last
-      for (int i = band == first_band || first_p == 0 ? 0 : SLABS - 1; i < SLABS; ++i) {
-        const u32 full = base + FULL_BARRIERS + 8 * slot;
-        mbarrier_wait_parity(base + EMPTY_BARRIERS + 8 * slot, parity);
-        mbarrier_arrive_expect_tx(full, SLAB_BYTES);
-        tma_load_tile_4d(base + slot * SLAB_BYTES, &x_map, full, first_k, -1, first_p + i * SLAB_ROWS - 1, n);
-        if (++slot == STAGES) {
+      for (int i = band == first_band || first_p == 0 ? 0 : slabs - 1; i < slabs; ++i) {
+        const u32 full = base + full_barriers + 8 * slot;
+        mbarrier_wait_parity(base + empty_barriers + 8 * slot, parity);
+        mbarrier_arrive_expect_tx(full, slab_bytes);
+        tma_load_tile_4d(base + slot * slab_bytes, &x_map, full, first_k, -1, first_p + i * slab_rows - 1, n);
+        if (++slot == stages) {
           slot = 0;
           parity ^= 1;
         }
@@ -302,42 +302,42 @@ void convgen_depthwise_mma(
     u16 value[3];
 #pragma unroll
     for (int j = 0; j < 3; ++j) {
-      const int i = thread + j * CONSUMERS;
+      const int i = thread + j * consumers;
       const int tap = i % (R * S);
       const int channel = first_k + i / (R * S);
-      if (i < CHANNELS * R * S) value[j] = w[channel * 9 + tap];
+      if (i < channels * R * S) value[j] = w[channel * 9 + tap];
     }
 #pragma unroll
     for (int j = 0; j < 3; ++j) {
-      const int i = thread + j * CONSUMERS;
+      const int i = thread + j * consumers;
       const int channel = i / (R * S);
       const int entry = i % S + 1;
       const int line = i / S % R + 3;
-      if (i < CHANNELS * R * S) st_shared_u16(base + FILTERS + ((line * (CHANNELS / 8) + channel / 8) * ENTRIES + entry) * 16 + channel % 8 * 2, value[j]);
+      if (i < channels * R * S) st_shared_u16(base + filters_at + ((line * (channels / 8) + channel / 8) * entries + entry) * 16 + channel % 8 * 2, value[j]);
     }
   }
-  bar_sync<1, CONSUMERS>();
+  bar_sync<1, consumers>();
 
   const int lane = thread % 32;
-  const int octet = thread / 32 % (CHANNELS / VECTOR);  // of the slice's channels
-  const int k = first_k + octet * VECTOR;
+  const int octet = thread / 32 % (channels / vector);  // of the slice's channels
+  const int k = first_k + octet * vector;
   // A lane has words of one input column of every quad, and A's rows of one pixel of a block, for both channels.
   const int column = operand_word(lane);
   const int own_q = operand_line(lane) % 2;
   const int own_p = operand_line(lane) / 2;
 
   // A's words of every input row under a block: 8 channels of the tap, or zeros where there is none
-  const u32 filters = base + FILTERS + (((3 - own_p) * (CHANNELS / VECTOR) + octet) * ENTRIES + 1 + column - own_q) * 16;
-  Vec4 filter[LINES][QUADS];
+  const u32 filters = base + filters_at + (((3 - own_p) * (channels / vector) + octet) * entries + 1 + column - own_q) * 16;
+  Vec4 filter[lines][quads];
 #pragma unroll
-  for (int i = 0; i < LINES * QUADS; ++i) filter[i / QUADS][i % QUADS] = ld_shared_v4_u32(filters + (i / QUADS * (CHANNELS / VECTOR) * ENTRIES + i % QUADS * 4) * 16);
+  for (int i = 0; i < lines * quads; ++i) filter[i / quads][i % quads] = ld_shared_v4_u32(filters + (i / quads * (channels / vector) * entries + i % quads * 4) * 16);
 
   // a lane's words of a row: 8 channels of a pixel in every quad of input columns
   const int loaded_block = block_of(operand_line(lane));
-  u32 place[QUADS];
+  u32 place[quads];
   {
-    const int pixel = loaded_block % BLOCKS * 2 + column;
-    place[0] = pixel * PIXEL_BYTES + (octet ^ pixel % 8) * 16;
+    const int pixel = loaded_block % blocks * 2 + column;
+    place[0] = pixel * pixel_bytes + (octet ^ pixel % 8) * 16;
   }
   // this thread's channels of b
   const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + k);
@@ -350,30 +350,30 @@ void convgen_depthwise_mma(
   int slot = 0;  // of the band's first slab
   int parity = 0;
   for (int band = first_band; band < last_band; ++band) {
-    const int first_p = band % P_BANDS * BAND;
-    const int n = band / P_BANDS;
-    for (int i = band == first_band || first_p == 0 ? 0 : SLABS - 1; i < SLABS; ++i) {
-      const int at = slot + i < STAGES ? slot + i : slot + i - STAGES;
-      mbarrier_wait_parity(base + FULL_BARRIERS + 8 * at, parity ^ (slot + i >= STAGES));
+    const int first_p = band % p_bands * band_rows;
+    const int n = band / p_bands;
+    for (int i = band == first_band || first_p == 0 ? 0 : slabs - 1; i < slabs; ++i) {
+      const int at = slot + i < stages ? slot + i : slot + i - stages;
+      mbarrier_wait_parity(base + full_barriers + 8 * at, parity ^ (slot + i >= stages));
     }
 #pragma unroll 1
-    for (int tile = thread / 32 / (CHANNELS / VECTOR); tile < TILES; tile += LANES) {
-      const int tile_p = tile / COLUMN_TILES * TILE_P;
-      const int tile_q = tile % COLUMN_TILES * TILE_Q;
-      const int first_row = slot * SLAB_ROWS + (tile_p + loaded_block / BLOCKS * 8);
+    for (int tile = thread / 32 / (channels / vector); tile < tiles; tile += lanes) {
+      const int at_p = tile / column_tiles * tile_p;
+      const int at_q = tile % column_tiles * tile_q;
+      const int first_row = slot * slab_rows + (at_p + loaded_block / blocks * 8);
       const u32 zero = tile >> 31;  // that the compiler does not know: it would keep all of A in registers from tile to tile
-      float acc[SETS][4][4] = {};
-      Vec4 row[ROWS][QUADS];
+      float acc[sets][4][4] = {};
+      Vec4 row[rows][quads];
 #pragma unroll
-      for (int line = 0; line < LINES; ++line) {
+      for (int line = 0; line < lines; ++line) {
         // of every set this input row; sets have rows in common, 4 lines apart
 #pragma unroll
-        for (int set = 0; set < SETS; ++set) {
-          if (set + 1 < SETS && line >= 4) continue;  // the set below has loaded it
+        for (int set = 0; set < sets; ++set) {
+          if (set + 1 < sets && line >= 4) continue;  // the set below has loaded it
           const int i = line + 4 * set;
           int at = first_row + i;
-          if (at >= STAGES * SLAB_ROWS) at -= STAGES * SLAB_ROWS;
-          const u32 source = base + at * ROW_BYTES + tile_q * PIXEL_BYTES;
+          if (at >= stages * slab_rows) at -= stages * slab_rows;
+          const u32 source = base + at * row_bytes + at_q * pixel_bytes;
           row[i][0] = ld_shared_v4_u32(source + place[0]);
         }
         const Vec4 taps = filter[line][0];
@@ -383,7 +383,7 @@ void convgen_depthwise_mma(
         const u32 a2[2] = {__byte_perm(taps.z, zero, 0x4410), __byte_perm(taps.z, zero, 0x3244)};
         const u32 a3[2] = {__byte_perm(taps.w, zero, 0x4410), __byte_perm(taps.w, zero, 0x3244)};
 #pragma unroll
-        for (int set = 0; set < SETS; ++set) {
+        for (int set = 0; set < sets; ++set) {
           const Vec4 words = row[line + 4 * set][0];
           mma_m16n8k8_f32_f16_f16(acc[set][0], a0, {words.x});
           mma_m16n8k8_f32_f16_f16(acc[set][1], a1, {words.y});
@@ -394,25 +394,25 @@ void convgen_depthwise_mma(
       // a zero between bands, or of the other channel, makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
 #pragma unroll
-      for (int i = 0; i < 16 * SETS; ++i) {
+      for (int i = 0; i < 16 * sets; ++i) {
         total[i % 4] += acc[i / 16][i / 4 % 4][i % 4];
       }
       total[0] += total[1] + (total[2] + total[3]);
       if (__any_sync(0xffffffff, total[0] != total[0])) {
 #pragma unroll 1
-        for (int at = 0; at < 16 * SETS; ++at) {
+        for (int at = 0; at < 16 * sets; ++at) {
           float value = 0.0f;
 #pragma unroll
-          for (int i = 0; i < 16 * SETS; ++i) {
+          for (int i = 0; i < 16 * sets; ++i) {
             if (i == at) value = acc[i / 16][i / 4 % 4][i % 4];
           }
           if (value == value) continue;
           const int block = block_of(accumulator_column(lane) + at % 2);
-          const int p = first_p + tile_p + block / BLOCKS * 8 + at / 16 * 4 + own_p;
-          const int q = tile_q + block % BLOCKS * 2 + own_q;
-          if (p < 14 && q < 14) value = window_sum(x, w, n, p, q, first_k + octet * VECTOR + at / 4 % 4 * 2 + at % 4 / 2);
+          const int p = first_p + at_p + block / blocks * 8 + at / 16 * 4 + own_p;
+          const int q = at_q + block % blocks * 2 + own_q;
+          if (p < 14 && q < 14) value = window_sum(x, w, n, p, q, first_k + octet * vector + at / 4 % 4 * 2 + at % 4 / 2);
 #pragma unroll
-          for (int i = 0; i < 16 * SETS; ++i) {
+          for (int i = 0; i < 16 * sets; ++i) {
             if (i == at) acc[i / 16][i / 4 % 4][i % 4] = value;
           }
         }
@@ -420,10 +420,10 @@ void convgen_depthwise_mma(
       }
 
 #pragma unroll
-      for (int i = 0; i < 2 * SETS; ++i) {  // a lane has a pixel of two blocks of each set
+      for (int i = 0; i < 2 * sets; ++i) {  // a lane has a pixel of two blocks of each set
         const int block = block_of(accumulator_column(lane) + i % 2);
-        const int from_strip = tile_q + block % BLOCKS * 2 + own_q;
-        const int from_band = tile_p + block / BLOCKS * 8 + i / 2 * 4 + own_p;
+        const int from_strip = at_q + block % blocks * 2 + own_q;
+        const int from_band = at_p + block / blocks * 8 + i / 2 * 4 + own_p;
         float v[8];
 #pragma unroll
         for (int e = 0; e < 8; ++e) v[e] = acc[i / 2][e / 2][e % 2 * 2 + i % 2];
@@ -432,16 +432,16 @@ void convgen_depthwise_mma(
         for (int e = 0; e < 8; ++e) {
           v[e] = min_nan_f32(max_nan_f32(v[e] + value_b[e], 0.0f), 6.0f);
         }
-        if (from_strip < 14) st_shared_v4_u32(base + RESULTS + results * RESULT_BYTES + pixel * 128 + (octet ^ pixel % 8) * 16,
+        if (from_strip < 14) st_shared_v4_u32(base + results_at + results * result_bytes + pixel * 128 + (octet ^ pixel % 8) * 16,
                          Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])});
       }
     }
     // the band is done with its slabs, or with the first
     __syncwarp();
-    const int done = first_p == (P_BANDS - 1) * BAND ? SLABS : 1;
+    const int done = first_p == (p_bands - 1) * band_rows ? slabs : 1;
     for (int i = 0; i < done; ++i) {
-      if (thread % 32 == 0) mbarrier_arrive(base + EMPTY_BARRIERS + 8 * slot);
-      if (++slot == STAGES) {
+      if (thread % 32 == 0) mbarrier_arrive(base + empty_barriers + 8 * slot);
+      if (++slot == stages) {
         slot = 0;
         parity ^= 1;
       }
@@ -449,9 +449,9 @@ void convgen_depthwise_mma(
     // the band before has left shared memory; this one leaves when all have written it
     fence_proxy_async_shared();
     if (thread == 0) bulk_wait_group_read<0>();
-    bar_sync<1, CONSUMERS>();
+    bar_sync<1, consumers>();
     if (thread == 0) {
-      tma_store_tile_4d(&y_map, base + RESULTS + results * RESULT_BYTES, first_k, 0, first_p, n);
+      tma_store_tile_4d(&y_map, base + results_at + results * result_bytes, first_k, 0, first_p, n);
       bulk_commit_group();
     }
     results ^= 1;

@@ -80,26 +80,26 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 //   y = clamp(acc + b, 0, 6)
 constexpr int R = 3;
 constexpr int S = 3;
-constexpr int VECTOR = 2;  // output channels of a thread
-constexpr int INPUTS = 2;  // input channels of a thread
-constexpr int THREADS = 256;
+constexpr int vector = 2;  // output channels of a thread
+constexpr int inputs = 2;  // input channels of a thread
+constexpr int threads = 256;
 
 // A thread tile: outputs of one thread, and the inputs under it.
-constexpr int TILE_P = 2;
-constexpr int TILE_Q = 4;
-constexpr int ROWS = 5;
-constexpr int COLUMNS = 9;
-constexpr int P_TILES = 28;  // down an image
-constexpr int Q_TILES = 14;  // across
-constexpr int THREAD_TILES = 3136;  // of all images
-constexpr int COLUMN_STEP = 64;  // elements of x from one column to the next
+constexpr int tile_p = 2;
+constexpr int tile_q = 4;
+constexpr int rows = 5;
+constexpr int columns = 9;
+constexpr int p_tiles = 28;  // down an image
+constexpr int q_tiles = 14;  // across
+constexpr int thread_tiles = 3136;  // of all images
+constexpr int column_step = 64;  // elements of x from one column to the next
 
-// A block has one of SLICES slices of the channels.
-constexpr int SLICES = 1;
-constexpr int CHANNELS = 64;
-constexpr int PITCH = 68;  // of a tap's filters in shared memory
+// A block has one of the `slices` of the channels.
+constexpr int slices = 1;
+constexpr int channels = 64;
+constexpr int pitch = 68;  // of a tap's filters in shared memory
 
-extern "C" __global__ __launch_bounds__(THREADS, 2)
+extern "C" __global__ __launch_bounds__(threads, 2)
 void convgen_depthwise_nhwc(
     const f16* __restrict__ x,
     const f16* __restrict__ w,
@@ -109,76 +109,76 @@ void convgen_depthwise_nhwc(
   extern __shared__ u8 shared_memory[];
   const u32 shared = shared_address(shared_memory);
   const int thread = threadIdx.x;
-  const int first_k = blockIdx.x % SLICES * CHANNELS;
+  const int first_k = blockIdx.x % slices * channels;
 
   // filters, as float: [tap][channel of the slice]
-  for (int i = thread; i < CHANNELS * R * S; i += THREADS) {
+  for (int i = thread; i < channels * R * S; i += threads) {
     const int tap = i % (R * S);
     const int channel = first_k + i / (R * S);
     const float value = cvt_f32_f16(w[channel * 9 + tap]);
-    st_shared_u32(shared + (tap * PITCH + channel - first_k) * 4, __float_as_uint(value));
+    st_shared_u32(shared + (tap * pitch + channel - first_k) * 4, __float_as_uint(value));
   }
   __syncthreads();
 
-  const int k_in_slice = thread % (CHANNELS / VECTOR) * VECTOR;
+  const int k_in_slice = thread % (channels / vector) * vector;
   const int k = first_k + k_in_slice;
   const int c = k;
   // this thread's channels of b
   const u64 raw_b_0 = *reinterpret_cast<const u64*>(operand_b + k);
   const float value_b[2] = {__uint_as_float(u32(raw_b_0)), __uint_as_float(u32(raw_b_0 >> 32))};
   const u32 filters = shared + k_in_slice * 4;
-  float filter[R * S][VECTOR];
+  float filter[R * S][vector];
 #pragma unroll
   for (int tap = 0; tap < R * S; ++tap) {
-    filter[tap][0] = __uint_as_float(ld_shared_u32(filters + tap * PITCH * 4));
-    filter[tap][1] = __uint_as_float(ld_shared_u32(filters + (tap * PITCH + 1) * 4));
+    filter[tap][0] = __uint_as_float(ld_shared_u32(filters + tap * pitch * 4));
+    filter[tap][1] = __uint_as_float(ld_shared_u32(filters + (tap * pitch + 1) * 4));
   }
 
-  for (int thread_tile = blockIdx.x / SLICES * (THREADS / (CHANNELS / VECTOR)) + thread / (CHANNELS / VECTOR);
-       thread_tile < THREAD_TILES; thread_tile += gridDim.x / SLICES * (THREADS / (CHANNELS / VECTOR))) {
-    const int first_q = thread_tile % Q_TILES * TILE_Q;
-    const int first_p = thread_tile / Q_TILES % P_TILES * TILE_P;
-    const int n = thread_tile / (Q_TILES * P_TILES);
+  for (int thread_tile = blockIdx.x / slices * (threads / (channels / vector)) + thread / (channels / vector);
+       thread_tile < thread_tiles; thread_tile += gridDim.x / slices * (threads / (channels / vector))) {
+    const int first_q = thread_tile % q_tiles * tile_q;
+    const int first_p = thread_tile / q_tiles % p_tiles * tile_p;
+    const int n = thread_tile / (q_tiles * p_tiles);
     const int first_w = first_q * 2 - 1;
-    float acc[TILE_P][TILE_Q][VECTOR] = {};
+    float acc[tile_p][tile_q][vector] = {};
 #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
+    for (int i = 0; i < rows; ++i) {
       const int h = first_p * 2 + i - 1;
       const f16* source = x + (n * 802816 + h * 7168 + first_w * 64 + c);
-      float row[COLUMNS][INPUTS];
+      float row[columns][inputs];
 #pragma unroll
-      for (int j = 0; j < COLUMNS; ++j) {
+      for (int j = 0; j < columns; ++j) {
         const bool inside = u32(h) < 112 && u32(first_w + j) < 112;
-        const u32 raw_value_0 = inside ? *reinterpret_cast<const u32*>(source + j * COLUMN_STEP) : u32{};
+        const u32 raw_value_0 = inside ? *reinterpret_cast<const u32*>(source + j * column_step) : u32{};
         const float value[2] = {cvt_f32_f16(f16(raw_value_0)), cvt_f32_f16(f16(raw_value_0 >> 16))};
 #pragma unroll
-        for (int v = 0; v < INPUTS; ++v) row[j][v] = value[v];
+        for (int v = 0; v < inputs; ++v) row[j][v] = value[v];
       }
       // output row a has this input row under tap r
 #pragma unroll
-      for (int a = 0; a < TILE_P; ++a) {
+      for (int a = 0; a < tile_p; ++a) {
         const int r = i - a * 2;
         if (r < 0 || r >= R) continue;
 #pragma unroll
         for (int s = 0; s < S; ++s) {
-          const float (&factor)[VECTOR] = filter[r * S + s];
+          const float (&factor)[vector] = filter[r * S + s];
 #pragma unroll
-          for (int b = 0; b < TILE_Q; ++b) {
+          for (int b = 0; b < tile_q; ++b) {
 #pragma unroll
-            for (int v = 0; v < VECTOR; ++v) acc[a][b][v] += factor[v] * row[b * 2 + s][v];
+            for (int v = 0; v < vector; ++v) acc[a][b][v] += factor[v] * row[b * 2 + s][v];
           }
         }
       }
     }
 #pragma unroll
-    for (int a = 0; a < TILE_P; ++a) {
+    for (int a = 0; a < tile_p; ++a) {
       const int p = first_p + a;
 #pragma unroll
-      for (int b = 0; b < TILE_Q; ++b) {
+      for (int b = 0; b < tile_q; ++b) {
         const int q = first_q + b;
-        float v[VECTOR];
+        float v[vector];
 #pragma unroll
-        for (int e = 0; e < VECTOR; ++e) v[e] = acc[a][b][e];
+        for (int e = 0; e < vector; ++e) v[e] = acc[a][b][e];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           v[e] = min_nan_f32(max_nan_f32(v[e] + value_b[e], 0.0f), 6.0f);

@@ -129,40 +129,40 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // band of an image needs one more slab of input rows.  TMA fills what lies outside x with zero: the padding.
 constexpr int R = 3;
 constexpr int S = 3;
-constexpr int VECTOR = 4;  // output channels of a thread
-constexpr int INPUTS = 4;  // input channels of a thread
-constexpr int CONSUMERS = 352;  // threads; a producer's warp comes after them
+constexpr int vector = 4;  // output channels of a thread
+constexpr int inputs = 4;  // input channels of a thread
+constexpr int consumers = 352;  // threads; a producer's warp comes after them
 
-// A block has one of SLICES slices of the channels, and a run of its bands.
-constexpr int SLICES = 1;
-constexpr int CHANNELS = 96;
-constexpr int STRIP = 28;  // output columns of a band
-constexpr int STRIPS = 4;
-constexpr int BAND = 4;  // output rows of a band
-constexpr int P_BANDS = 28;  // down an image
-constexpr int BANDS = 896;  // of all images
+// A block has one of the `slices` of the channels, and a run of its bands.
+constexpr int slices = 1;
+constexpr int channels = 96;
+constexpr int strip_columns = 28;  // output columns of a band
+constexpr int strips = 4;
+constexpr int band_rows = 4;  // output rows of a band
+constexpr int p_bands = 28;  // down an image
+constexpr int bands = 896;  // of all images
 
 // A thread's tile of outputs, and the inputs under it.
-constexpr int TILE_P = 2;
-constexpr int TILE_Q = 4;
-constexpr int COLUMN_TILES = 7;
-constexpr int TILES = 14;  // of a band
-constexpr int LANES = 14;  // tiles at once
-constexpr int ROWS = 2;
-constexpr int COLUMNS = 3;
-constexpr int PITCH = 100;  // of a tap's filters in shared memory
+constexpr int tile_p = 2;
+constexpr int tile_q = 4;
+constexpr int column_tiles = 7;
+constexpr int tiles = 14;  // of a band
+constexpr int lanes = 14;  // tiles at once
+constexpr int rows = 2;
+constexpr int columns = 3;
+constexpr int pitch = 100;  // of a tap's filters in shared memory
 
 // Shared memory, from a base aligned to 128 bytes.
-constexpr u32 PIXEL_BYTES = 192;
-constexpr u32 ROW_BYTES = 15 * PIXEL_BYTES;  // the padding of x included
-constexpr int SLAB_ROWS = 2;
-constexpr u32 SLAB_BYTES = SLAB_ROWS * ROW_BYTES;
-constexpr int SLABS = 2;  // that a band reads
-constexpr int STAGES = 14;  // slabs in the ring
-constexpr u32 FILTERS = STAGES * SLAB_BYTES;
-constexpr u32 FILTER_BYTES = 3600;
-constexpr u32 FULL_BARRIERS = FILTERS + FILTER_BYTES;
-constexpr u32 EMPTY_BARRIERS = FULL_BARRIERS + 8 * STAGES;
+constexpr u32 pixel_bytes = 192;
+constexpr u32 row_bytes = 15 * pixel_bytes;  // the padding of x included
+constexpr int slab_rows = 2;
+constexpr u32 slab_bytes = slab_rows * row_bytes;
+constexpr int slabs = 2;  // that a band reads
+constexpr int stages = 14;  // slabs in the ring
+constexpr u32 filters_at = stages * slab_bytes;
+constexpr u32 filter_bytes = 3600;
+constexpr u32 full_barriers = filters_at + filter_bytes;
+constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_depthwise_strided_dgrad(
@@ -174,18 +174,18 @@ void convgen_depthwise_strided_dgrad(
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 127) & ~127u;
   const int thread = threadIdx.x;
-  const int first_k = blockIdx.x % SLICES * CHANNELS;
+  const int first_k = blockIdx.x % slices * channels;
   // this block's run of the bands
-  const int worker = blockIdx.x / SLICES;
-  const int workers = gridDim.x / SLICES;
-  const int first_band = BANDS / workers * worker + min(worker, BANDS % workers);
-  const int last_band = first_band + BANDS / workers + (worker < BANDS % workers);
+  const int worker = blockIdx.x / slices;
+  const int workers = gridDim.x / slices;
+  const int first_band = bands / workers * worker + min(worker, bands % workers);
+  const int last_band = first_band + bands / workers + (worker < bands % workers);
 
-  if (thread == CONSUMERS) {
+  if (thread == consumers) {
     prefetch_tensormap(&x_map);
-    for (int i = 0; i < STAGES; ++i) {
-      mbarrier_init(base + FULL_BARRIERS + 8 * i, 1);
-      mbarrier_init(base + EMPTY_BARRIERS + 8 * i, CONSUMERS / 32);
+    for (int i = 0; i < stages; ++i) {
+      mbarrier_init(base + full_barriers + 8 * i, 1);
+      mbarrier_init(base + empty_barriers + 8 * i, consumers / 32);
     }
     fence_mbarrier_init();
   }
@@ -194,22 +194,22 @@ void convgen_depthwise_strided_dgrad(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
-  if (thread >= CONSUMERS) {
+  if (thread >= consumers) {
     // ---- producer: slab after slab of input rows
-    if (thread > CONSUMERS) return;
+    if (thread > consumers) return;
     int slot = 0;
     int parity = 1;
     for (int band = first_band; band < last_band; ++band) {
-      const int first_p = band % P_BANDS * BAND;
-      const int strip_q = band / P_BANDS % STRIPS * STRIP;
-      const int n = band / P_BANDS / STRIPS;
+      const int first_p = band % p_bands * band_rows;
+      const int strip_q = band / p_bands % strips * strip_columns;
+      const int n = band / p_bands / strips;
       // a band behind another shares all slabs with it but the last
-      for (int i = band == first_band || first_p == 0 ? 0 : SLABS - 1; i < SLABS; ++i) {
-        const u32 full = base + FULL_BARRIERS + 8 * slot;
-        mbarrier_wait_parity(base + EMPTY_BARRIERS + 8 * slot, parity);
-        mbarrier_arrive_expect_tx(full, SLAB_BYTES);
-        tma_load_tile_4d(base + slot * SLAB_BYTES, &x_map, full, first_k, strip_q / 2, first_p / 2 + i * SLAB_ROWS, n);
-        if (++slot == STAGES) {
+      for (int i = band == first_band || first_p == 0 ? 0 : slabs - 1; i < slabs; ++i) {
+        const u32 full = base + full_barriers + 8 * slot;
+        mbarrier_wait_parity(base + empty_barriers + 8 * slot, parity);
+        mbarrier_arrive_expect_tx(full, slab_bytes);
+        tma_load_tile_4d(base + slot * slab_bytes, &x_map, full, first_k, strip_q / 2, first_p / 2 + i * slab_rows, n);
+        if (++slot == stages) {
           slot = 0;
           parity ^= 1;
         }
@@ -224,27 +224,27 @@ void convgen_depthwise_strided_dgrad(
     float value[3];
 #pragma unroll
     for (int j = 0; j < 3; ++j) {
-      const int i = thread + j * CONSUMERS;
+      const int i = thread + j * consumers;
       const int tap = i % (R * S);
       const int channel = first_k + i / (R * S);
-      if (i < CHANNELS * R * S) value[j] = cvt_f32_f16(w[channel * 9 + tap]);
+      if (i < channels * R * S) value[j] = cvt_f32_f16(w[channel * 9 + tap]);
     }
 #pragma unroll
     for (int j = 0; j < 3; ++j) {
-      const int i = thread + j * CONSUMERS;
-      if (i < CHANNELS * R * S) st_shared_u32(base + FILTERS + (i % (R * S) * PITCH + i / (R * S)) * 4, __float_as_uint(value[j]));
+      const int i = thread + j * consumers;
+      if (i < channels * R * S) st_shared_u32(base + filters_at + (i % (R * S) * pitch + i / (R * S)) * 4, __float_as_uint(value[j]));
     }
   }
-  bar_sync<1, CONSUMERS>();
+  bar_sync<1, consumers>();
 
-  const int k_in_slice = thread % (CHANNELS / VECTOR) * VECTOR;
-  const int lane = thread / (CHANNELS / VECTOR);
+  const int k_in_slice = thread % (channels / vector) * vector;
+  const int lane = thread / (channels / vector);
   const int k = first_k + k_in_slice;
-  const u32 filters = base + FILTERS + k_in_slice * 4;
-  float filter[R * S][VECTOR];
+  const u32 filters = base + filters_at + k_in_slice * 4;
+  float filter[R * S][vector];
 #pragma unroll
   for (int tap = 0; tap < R * S; ++tap) {
-    const Vec4 words0 = ld_shared_v4_u32(filters + tap * PITCH * 4);
+    const Vec4 words0 = ld_shared_v4_u32(filters + tap * pitch * 4);
     filter[tap][0] = __uint_as_float(words0.x);
     filter[tap][1] = __uint_as_float(words0.y);
     filter[tap][2] = __uint_as_float(words0.z);
@@ -254,32 +254,32 @@ void convgen_depthwise_strided_dgrad(
   int slot = 0;  // of the band's first slab
   int parity = 0;
   for (int band = first_band; band < last_band; ++band) {
-    const int first_p = band % P_BANDS * BAND;
-    const int strip_q = band / P_BANDS % STRIPS * STRIP;
-    const int n = band / P_BANDS / STRIPS;
-    for (int i = band == first_band || first_p == 0 ? 0 : SLABS - 1; i < SLABS; ++i) {
-      const int at = slot + i < STAGES ? slot + i : slot + i - STAGES;
-      mbarrier_wait_parity(base + FULL_BARRIERS + 8 * at, parity ^ (slot + i >= STAGES));
+    const int first_p = band % p_bands * band_rows;
+    const int strip_q = band / p_bands % strips * strip_columns;
+    const int n = band / p_bands / strips;
+    for (int i = band == first_band || first_p == 0 ? 0 : slabs - 1; i < slabs; ++i) {
+      const int at = slot + i < stages ? slot + i : slot + i - stages;
+      mbarrier_wait_parity(base + full_barriers + 8 * at, parity ^ (slot + i >= stages));
     }
 #pragma unroll 1
-    for (int tile = lane; tile < TILES && lane < LANES; tile += LANES) {
-      const int tile_p = tile / COLUMN_TILES * TILE_P;
-      const int tile_q = tile % COLUMN_TILES * TILE_Q;
-      float acc[TILE_P][TILE_Q][VECTOR] = {};
+    for (int tile = lane; tile < tiles && lane < lanes; tile += lanes) {
+      const int at_p = tile / column_tiles * tile_p;
+      const int at_q = tile % column_tiles * tile_q;
+      float acc[tile_p][tile_q][vector] = {};
 #pragma unroll
-      for (int i = 0; i < ROWS; ++i) {
-        int at = slot * SLAB_ROWS + tile_p / 2 + i;
-        if (at >= STAGES * SLAB_ROWS) at -= STAGES * SLAB_ROWS;
-        float row[COLUMNS][INPUTS];
+      for (int i = 0; i < rows; ++i) {
+        int at = slot * slab_rows + at_p / 2 + i;
+        if (at >= stages * slab_rows) at -= stages * slab_rows;
+        float row[columns][inputs];
 #pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) {
-          const u32 source = base + at * ROW_BYTES + (tile_q / 2 + j) * PIXEL_BYTES + k_in_slice * 2;
+        for (int j = 0; j < columns; ++j) {
+          const u32 source = base + at * row_bytes + (at_q / 2 + j) * pixel_bytes + k_in_slice * 2;
           const u64 raw_0 = ld_shared_u64(source);
           const float value[4] = {
               cvt_f32_f16(f16(u32(raw_0))), cvt_f32_f16(f16(u32(raw_0) >> 16)),
               cvt_f32_f16(f16(u32(raw_0 >> 32))), cvt_f32_f16(f16(u32(raw_0 >> 32) >> 16))};
 #pragma unroll
-          for (int v = 0; v < INPUTS; ++v) row[j][v] = value[v];
+          for (int v = 0; v < inputs; ++v) row[j][v] = value[v];
         }
         // tap r of a column reaches phase (r + 1) % 2 of a run of outputs, from input 1 - (r + 1) / 2 under it
 #pragma unroll
@@ -287,24 +287,24 @@ void convgen_depthwise_strided_dgrad(
           if (i != 1 - (r + 1) / 2) continue;
 #pragma unroll
           for (int s = 0; s < S; ++s) {
-            const float (&factor)[VECTOR] = filter[r * S + s];
+            const float (&factor)[vector] = filter[r * S + s];
 #pragma unroll
-            for (int b = 0; b < TILE_Q / 2; ++b) {
+            for (int b = 0; b < tile_q / 2; ++b) {
 #pragma unroll
-              for (int v = 0; v < VECTOR; ++v) acc[(r + 1) % 2][b * 2 + (s + 1) % 2][v] += factor[v] * row[b + 1 - (s + 1) / 2][v];
+              for (int v = 0; v < vector; ++v) acc[(r + 1) % 2][b * 2 + (s + 1) % 2][v] += factor[v] * row[b + 1 - (s + 1) / 2][v];
             }
           }
         }
       }
 #pragma unroll
-      for (int a = 0; a < TILE_P; ++a) {
-        const int p = first_p + tile_p + a;
+      for (int a = 0; a < tile_p; ++a) {
+        const int p = first_p + at_p + a;
 #pragma unroll
-        for (int b = 0; b < TILE_Q; ++b) {
-          const int q = strip_q + tile_q + b;
-          float v[VECTOR];
+        for (int b = 0; b < tile_q; ++b) {
+          const int q = strip_q + at_q + b;
+          float v[vector];
 #pragma unroll
-          for (int e = 0; e < VECTOR; ++e) v[e] = acc[a][b][e];
+          for (int e = 0; e < vector; ++e) v[e] = acc[a][b][e];
           const u64 raw_saved_0 = *reinterpret_cast<const u64*>(operand_saved + (n * 1204224 + p * 10752 + q * 96 + k));
           const float value_saved[4] = {
               cvt_f32_f16(f16(u32(raw_saved_0))), cvt_f32_f16(f16(u32(raw_saved_0) >> 16)),
@@ -320,10 +320,10 @@ void convgen_depthwise_strided_dgrad(
     }
     // the band is done with its slabs, or with the first
     __syncwarp();
-    const int done = first_p == (P_BANDS - 1) * BAND ? SLABS : 1;
+    const int done = first_p == (p_bands - 1) * band_rows ? slabs : 1;
     for (int i = 0; i < done; ++i) {
-      if (thread % 32 == 0) mbarrier_arrive(base + EMPTY_BARRIERS + 8 * slot);
-      if (++slot == STAGES) {
+      if (thread % 32 == 0) mbarrier_arrive(base + empty_barriers + 8 * slot);
+      if (++slot == stages) {
         slot = 0;
         parity ^= 1;
       }

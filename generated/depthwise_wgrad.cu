@@ -144,40 +144,40 @@ __device__ __forceinline__ f16 cvt_f16_f32(float v) {
 // A thread has 2 channels, and walks down strips of 7 output columns.  With each output row comes an input row;
 // an input row is under 3 output rows, which the thread holds, each under other rows of the filter.
 constexpr int S = 3;
-constexpr int VECTOR = 2;  // output channels of a thread
-constexpr int INPUTS = 2;  // input channels of a thread
-constexpr int TILE_R = 3;  // filter rows of a thread
-constexpr int TILE_Q = 7;  // output columns of a thread; a strip has up to 14 rows of them
-constexpr int STRIPS = 128;  // of all images
-constexpr int SHARES = 8;  // blocks that share them, a cluster
-constexpr int SPLIT_K = 8;  // blocks of a cluster
+constexpr int vector = 2;  // output channels of a thread
+constexpr int inputs = 2;  // input channels of a thread
+constexpr int tile_r = 3;  // filter rows of a thread
+constexpr int tile_q = 7;  // output columns of a thread; a strip has up to 14 rows of them
+constexpr int strips = 128;  // of all images
+constexpr int shares = 8;  // blocks that share them, a cluster
+constexpr int split_k = 8;  // blocks of a cluster
 
 // A block has one of 12 slices of the channels.  Its threads: channels, then strips.
-constexpr int CHANNELS = 32;
-constexpr int VECTORS = CHANNELS / VECTOR;
-constexpr int PARTS = 1;  // of a filter
-constexpr int LANES = 8;  // strips at once
-constexpr int THREADS = LANES * PARTS * VECTORS;
-constexpr int STAGES = 4;  // output rows in shared memory, with the input rows that come with them: each thread's own
-constexpr u32 X_BYTES = 4;  // of a load
-constexpr u32 Y_BYTES = 4;
-constexpr u32 X_STAGE_BYTES = 4608;
-constexpr u32 STAGE_BYTES = 8192;
-constexpr int SUMS = 288;  // of a block
-constexpr u32 PITCH = 129;  // words from a tap's sums to the next one's in shared memory
-constexpr int QUADS = (SUMS + 3) / 4;
-constexpr int OWN_QUADS = (QUADS + SPLIT_K - 1) / SPLIT_K;  // that a block finishes
-constexpr u32 JOINED = 32768;  // bytes into shared memory: the blocks' sums of these
-constexpr u32 JOINED_BARRIER = JOINED + OWN_QUADS * SPLIT_K * 16;  // on which they arrive
+constexpr int channels = 32;
+constexpr int vectors = channels / vector;
+constexpr int parts = 1;  // of a filter
+constexpr int lanes = 8;  // strips at once
+constexpr int threads = lanes * parts * vectors;
+constexpr int stages = 4;  // output rows in shared memory, with the input rows that come with them: each thread's own
+constexpr u32 x_bytes = 4;  // of a load
+constexpr u32 y_bytes = 4;
+constexpr u32 x_stage_bytes = 4608;
+constexpr u32 stage_bytes = 8192;
+constexpr int sums = 288;  // of a block
+constexpr u32 pitch = 129;  // words from a tap's sums to the next one's in shared memory
+constexpr int quads = (sums + 3) / 4;
+constexpr int own_quads = (quads + split_k - 1) / split_k;  // that a block finishes
+constexpr u32 joined_at = 32768;  // bytes into shared memory: the blocks' sums of these
+constexpr u32 joined_barrier = joined_at + own_quads * split_k * 16;  // on which they arrive
 
-constexpr int HELD = 3;  // output rows that a thread holds
-constexpr int COLUMNS = 9;  // input columns under a thread's outputs
-constexpr int X_ROW = 5376;  // elements from one of these rows to the next
-constexpr int X_COLUMN = 384;
-constexpr int Y_ROW = 5376;
-constexpr int Y_COLUMN = 384;
+constexpr int held_rows = 3;  // output rows that a thread holds
+constexpr int read_columns = 9;  // input columns under a thread's outputs
+constexpr int x_row = 5376;  // elements from one of these rows to the next
+constexpr int x_column = 384;
+constexpr int y_row = 5376;
+constexpr int y_column = 384;
 
-extern "C" __global__ __cluster_dims__(SPLIT_K, 1, 1) __launch_bounds__(THREADS, 4)
+extern "C" __global__ __cluster_dims__(split_k, 1, 1) __launch_bounds__(threads, 4)
 void convgen_depthwise_wgrad(
     const f16* __restrict__ x,
     const f16* __restrict__ y,
@@ -187,14 +187,14 @@ void convgen_depthwise_wgrad(
   const u32 shared = shared_address(shared_memory);
   const int thread = threadIdx.x;
   const int rank = cluster_ctarank();
-  const int first_k = blockIdx.x / SPLIT_K * CHANNELS;
-  const int thread_k = first_k + thread % VECTORS * VECTOR;
+  const int first_k = blockIdx.x / split_k * channels;
+  const int thread_k = first_k + thread % vectors * vector;
   const int c = thread_k;
-  const u32 joined = shared + JOINED;
+  const u32 joined = shared + joined_at;
   if (thread == 0) {
-    mbarrier_init(shared + JOINED_BARRIER, 1);
+    mbarrier_init(shared + joined_barrier, 1);
     fence_mbarrier_init();
-    mbarrier_arrive_expect_tx(shared + JOINED_BARRIER, (QUADS - rank + SPLIT_K - 1) / SPLIT_K * (SPLIT_K * 16));
+    mbarrier_arrive_expect_tx(shared + joined_barrier, (quads - rank + split_k - 1) / split_k * (split_k * 16));
   }
   cluster_arrive_relaxed();
   cluster_wait();  // all blocks have started: their shared memory may be written
@@ -203,7 +203,7 @@ void convgen_depthwise_wgrad(
   griddepcontrol_launch_dependents();
 
   // Loads run ahead of the products, from strip to strip: where they are.
-  const int first_strip = rank * LANES + thread / (VECTORS * PARTS);
+  const int first_strip = rank * lanes + thread / (vectors * parts);
   int ahead = first_strip;
   int ahead_j = 0;  // the output row that is loaded next
   int ahead_outputs, ahead_steps, ahead_h;
@@ -216,11 +216,11 @@ void convgen_depthwise_wgrad(
     const int first_q = tile * 7;
     const int first_w = first_q - 1;
     ahead_outputs = 14;
-    ahead_steps = ahead_outputs + HELD - 1;
+    ahead_steps = ahead_outputs + held_rows - 1;
     ahead_h = -1;
     ahead_inside = 0;
 #pragma unroll
-    for (int column = 0; column < COLUMNS; ++column) {
+    for (int column = 0; column < read_columns; ++column) {
       ahead_inside |= u32(u32(first_w + column) < 14) << column;
     }
     x_from = x + (n * 75264 + -1 * 5376 + first_w * 384 + c);
@@ -228,94 +228,94 @@ void convgen_depthwise_wgrad(
   };
   const auto next = [&]() {
     ahead_h += 1;
-    x_from += X_ROW;
-    y_from += Y_ROW;
+    x_from += x_row;
+    y_from += y_row;
     if (++ahead_j < ahead_steps) return;
     ahead_j = 0;
-    ahead += SHARES * LANES;
-    if (ahead < STRIPS) place(ahead);
+    ahead += shares * lanes;
+    if (ahead < strips) place(ahead);
   };
-  const u32 own_x = shared + thread * X_BYTES;
-  const u32 own_y = shared + X_STAGE_BYTES + thread * Y_BYTES;
+  const u32 own_x = shared + thread * x_bytes;
+  const u32 own_y = shared + x_stage_bytes + thread * y_bytes;
   u32 fill = 0;  // the stage that is loaded next
   u32 take = 0;  // the stage that is used next
   const auto load_y = [&]() {
 #pragma unroll
-    for (int b = 0; b < TILE_Q; ++b) {
+    for (int b = 0; b < tile_q; ++b) {
       const bool inside = ahead_j < ahead_outputs;
-      cp_async_4(own_y + fill + b * (THREADS * Y_BYTES), y_from + b * Y_COLUMN, inside ? Y_BYTES : 0);
+      cp_async_4(own_y + fill + b * (threads * y_bytes), y_from + b * y_column, inside ? y_bytes : 0);
     }
   };
   const auto load_x = [&](int i) {
     const u32 wanted = u32(ahead_h + i) < 14 ? ahead_inside : 0;
 #pragma unroll
-    for (int column = 0; column < COLUMNS; ++column) {
+    for (int column = 0; column < read_columns; ++column) {
       const bool inside = wanted >> column & 1;
-      const auto source = x_from + i * X_ROW + column * X_COLUMN;
-      cp_async_4(own_x + fill + (i * COLUMNS + column) * (THREADS * X_BYTES), source, inside ? X_BYTES : 0);
+      const auto source = x_from + i * x_row + column * x_column;
+      cp_async_4(own_x + fill + (i * read_columns + column) * (threads * x_bytes), source, inside ? x_bytes : 0);
     }
   };
   const auto load = [&]() {
-    if (ahead >= STRIPS) return;
+    if (ahead >= strips) return;
     load_y();
     load_x(0);
     next();
   };
-  if (ahead < STRIPS) place(ahead);
+  if (ahead < strips) place(ahead);
 #pragma unroll 1
-  for (int stage = 0; stage < STAGES - 1; ++stage) {
+  for (int stage = 0; stage < stages - 1; ++stage) {
     load();
     cp_async_commit_group();
-    fill += STAGE_BYTES;
+    fill += stage_bytes;
   }
 
-  float acc[TILE_R][S][VECTOR] = {};
-  for (int strip = first_strip; strip < STRIPS; strip += SHARES * LANES) {
+  float acc[tile_r][S][vector] = {};
+  for (int strip = first_strip; strip < strips; strip += shares * lanes) {
     const int outputs = 14;
-    const int steps = outputs + HELD - 1;
-    float held[HELD][TILE_Q][VECTOR] = {};
-    for (int first = 0; first < steps; first += HELD) {
+    const int steps = outputs + held_rows - 1;
+    float held[held_rows][tile_q][vector] = {};
+    for (int first = 0; first < steps; first += held_rows) {
 #pragma unroll
-      for (int turn = 0; turn < HELD; ++turn) {
+      for (int turn = 0; turn < held_rows; ++turn) {
         const int j = first + turn;
         if (j >= steps) break;
-        cp_async_wait_group<STAGES - 2>();
+        cp_async_wait_group<stages - 2>();
         load();
         cp_async_commit_group();
-        fill = fill == (STAGES - 1) * STAGE_BYTES ? 0 : fill + STAGE_BYTES;
+        fill = fill == (stages - 1) * stage_bytes ? 0 : fill + stage_bytes;
 #pragma unroll
-        for (int b = 0; b < TILE_Q; ++b) {
-          const u32 raw = ld_shared_u32(own_y + take + b * (THREADS * Y_BYTES));
+        for (int b = 0; b < tile_q; ++b) {
+          const u32 raw = ld_shared_u32(own_y + take + b * (threads * y_bytes));
           const float value[2] = {cvt_f32_f16(f16(raw)), cvt_f32_f16(f16(raw >> 16))};
 #pragma unroll
-          for (int v = 0; v < VECTOR; ++v) held[turn][b][v] = value[v];
+          for (int v = 0; v < vector; ++v) held[turn][b][v] = value[v];
         }
-        float row[COLUMNS][INPUTS];
+        float row[read_columns][inputs];
 #pragma unroll
-        for (int column = 0; column < COLUMNS; ++column) {
-          const u32 raw = ld_shared_u32(own_x + take + column * (THREADS * X_BYTES));
+        for (int column = 0; column < read_columns; ++column) {
+          const u32 raw = ld_shared_u32(own_x + take + column * (threads * x_bytes));
           const float value[2] = {cvt_f32_f16(f16(raw)), cvt_f32_f16(f16(raw >> 16))};
 #pragma unroll
-          for (int v = 0; v < INPUTS; ++v) row[column][v] = value[v];
+          for (int v = 0; v < inputs; ++v) row[column][v] = value[v];
         }
 #pragma unroll
-        for (int age = 0; age < HELD; ++age) {
+        for (int age = 0; age < held_rows; ++age) {
           const int r = age;
-          if (r >= TILE_R) continue;
+          if (r >= tile_r) continue;
           // what is outside the strip, or outside y, is left out: zeros would make NaNs of infinities
           const bool inside = u32(j - age) < u32(outputs);
 #pragma unroll
-          for (int b = 0; b < TILE_Q; ++b) {
-            const float (&factor)[VECTOR] = held[(turn + HELD - age) % HELD][b];
+          for (int b = 0; b < tile_q; ++b) {
+            const float (&factor)[vector] = held[(turn + held_rows - age) % held_rows][b];
 #pragma unroll
             for (int s = 0; s < S; ++s) {
-              const float (&values)[INPUTS] = row[b + s];
+              const float (&values)[inputs] = row[b + s];
 #pragma unroll
-              for (int v = 0; v < VECTOR; ++v) acc[r][s][v] = fma_if_f32(factor[v], values[v], acc[r][s][v], inside);
+              for (int v = 0; v < vector; ++v) acc[r][s][v] = fma_if_f32(factor[v], values[v], acc[r][s][v], inside);
             }
           }
         }
-        take = take == (STAGES - 1) * STAGE_BYTES ? 0 : take + STAGE_BYTES;
+        take = take == (stages - 1) * stage_bytes ? 0 : take + stage_bytes;
       }
     }
   }
@@ -323,48 +323,48 @@ void convgen_depthwise_wgrad(
 
   // sums of the threads that have the same channels and filter rows, in order
 #pragma unroll
-  for (int i = 0; i < TILE_R * S * VECTOR; ++i) {
-    st_shared_u32(shared + (i * PITCH + thread) * 4, __float_as_uint(acc[i / (S * VECTOR)][i / VECTOR % S][i % VECTOR]));
+  for (int i = 0; i < tile_r * S * vector; ++i) {
+    st_shared_u32(shared + (i * pitch + thread) * 4, __float_as_uint(acc[i / (S * vector)][i / vector % S][i % vector]));
   }
   __syncthreads();
   // sum i of the block: taps of a thread, then threads that share filters, then channels
   const auto sum_of = [&](int i) {
-    const int own = i % (TILE_R * S);
-    const int channel = i / (TILE_R * S);
-    const u32 from = shared + ((own * VECTOR + channel % VECTOR) * PITCH + channel / VECTOR) * 4;
+    const int own = i % (tile_r * S);
+    const int channel = i / (tile_r * S);
+    const u32 from = shared + ((own * vector + channel % vector) * pitch + channel / vector) * 4;
     float sum = 0.0f;
-    for (int other = 0; other < LANES; ++other) sum += __uint_as_float(ld_shared_u32(from + other * (PARTS * VECTORS * 4)));
+    for (int other = 0; other < lanes; ++other) sum += __uint_as_float(ld_shared_u32(from + other * (parts * vectors * 4)));
     return sum;
   };
   const auto store = [&](int i, float sum) {
-    const int own = i % (TILE_R * S);
-    const int k = first_k + i / (TILE_R * S);
+    const int own = i % (tile_r * S);
+    const int k = first_k + i / (tile_r * S);
     const int tap = own;
     w[k * 9 + tap] = cvt_f16_f32(sum);
   };
   // The cluster's blocks finish four neighbors each in turn, and get the other blocks' sums of those; added in the order of
   // ranks, whichever block is first.
-  for (int i = thread; i < QUADS; i += THREADS) {
+  for (int i = thread; i < quads; i += threads) {
     float v[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) v[e] = sum_of(4 * i + e);
-    const u32 theirs = mapa_shared_cluster(joined + (rank * OWN_QUADS + i / SPLIT_K) * 16, i % SPLIT_K);
-    const u32 their_barrier = mapa_shared_cluster(shared + JOINED_BARRIER, i % SPLIT_K);
+    const u32 theirs = mapa_shared_cluster(joined + (rank * own_quads + i / split_k) * 16, i % split_k);
+    const u32 their_barrier = mapa_shared_cluster(shared + joined_barrier, i % split_k);
     st_async_v4_f32(theirs, their_barrier, v[0], v[1], v[2], v[3]);
   }
-  mbarrier_wait_parity(shared + JOINED_BARRIER, 0);
-  for (int i = thread; i * SPLIT_K + rank < QUADS; i += THREADS) {
+  mbarrier_wait_parity(shared + joined_barrier, 0);
+  for (int i = thread; i * split_k + rank < quads; i += threads) {
     float sum[4] = {};
 #pragma unroll
-    for (int peer = 0; peer < SPLIT_K; ++peer) {
+    for (int peer = 0; peer < split_k; ++peer) {
       float v[4];
-      ld_shared_v4_f32(v, joined + (peer * OWN_QUADS + i) * 16);
+      ld_shared_v4_f32(v, joined + (peer * own_quads + i) * 16);
 #pragma unroll
       for (int e = 0; e < 4; ++e) sum[e] += v[e];
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int at = 4 * (i * SPLIT_K + rank) + e;
+      const int at = 4 * (i * split_k + rank) + e;
       store(at, sum[e]);
     }
   }

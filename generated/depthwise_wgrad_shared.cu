@@ -144,21 +144,21 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // What lies outside x or y arrives as zero.
 // Sums are kept in float32; the second kernel adds those of 128 slices of the pixels.
 constexpr int S = 7;
-constexpr int VECTOR = 1;  // output channels of a thread
-constexpr int INPUTS = 1;  // input channels of a thread
-constexpr int TILE_R = 7;  // filter rows of a thread
-constexpr int TILE_Q = 7;  // output columns of a thread; a strip has up to 56 rows of them
-constexpr int STRIPS = 128;  // of all images, each of all threads of a block
-constexpr int SHARES = 128;  // blocks that share them
+constexpr int vector = 1;  // output channels of a thread
+constexpr int inputs = 1;  // input channels of a thread
+constexpr int tile_r = 7;  // filter rows of a thread
+constexpr int tile_q = 7;  // output columns of a thread; a strip has up to 56 rows of them
+constexpr int strips = 128;  // of all images, each of all threads of a block
+constexpr int shares = 128;  // blocks that share them
 
 // A block has all of the channels.  Its threads: channels, then strips.
-constexpr int CHANNELS = 96;
-constexpr int VECTORS = CHANNELS / VECTOR;
-constexpr int PARTS = 1;  // of a filter
-constexpr int LANES_Q = 4;  // strips beside one another
-constexpr int LANES_N = 1;  // images
-constexpr int LANES = LANES_Q * LANES_N;
-constexpr int THREADS = LANES * PARTS * VECTORS;  // that multiply; a producer's warp comes after them
+constexpr int channels = 96;
+constexpr int vectors = channels / vector;
+constexpr int parts = 1;  // of a filter
+constexpr int lanes_q = 4;  // strips beside one another
+constexpr int lanes_n = 1;  // images
+constexpr int lanes = lanes_q * lanes_n;
+constexpr int threads = lanes * parts * vectors;  // that multiply; a producer's warp comes after them
 
 // Shared memory, from a base aligned to 128 bytes: stages, whose place sums take at the end, then barriers.
 //
@@ -167,23 +167,23 @@ constexpr int THREADS = LANES * PARTS * VECTORS;  // that multiply; a producer's
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
-constexpr int STAGES = 4;  // output rows, with the input rows that come with them
-constexpr u32 X_PIXEL_BYTES = 192;
-constexpr u32 Y_PIXEL_BYTES = 192;
-constexpr u32 X_ROW_BYTES = 34 * X_PIXEL_BYTES;
-constexpr u32 Y_ROW_BYTES = 28 * Y_PIXEL_BYTES;
-constexpr u32 X_BOX_BYTES = LANES_N * X_ROW_BYTES;
-constexpr u32 Y_BOX_BYTES = LANES_N * Y_ROW_BYTES;
-constexpr u32 X_BOX_ROOM = 6528;
-constexpr u32 X_STAGE_BYTES = X_BOX_ROOM;
-constexpr u32 STAGE_BYTES = X_STAGE_BYTES + 5376;
-constexpr u32 FULL_BARRIERS = 75472;  // behind stages and sums
-constexpr u32 EMPTY_BARRIERS = FULL_BARRIERS + 8 * STAGES;
-constexpr int SUMS = 4704;  // of a block
-constexpr u32 PITCH = 385;  // words from a tap's sums to the next one's in shared memory
+constexpr int stages = 4;  // output rows, with the input rows that come with them
+constexpr u32 x_pixel_bytes = 192;
+constexpr u32 y_pixel_bytes = 192;
+constexpr u32 x_row_bytes = 34 * x_pixel_bytes;
+constexpr u32 y_row_bytes = 28 * y_pixel_bytes;
+constexpr u32 x_box_bytes = lanes_n * x_row_bytes;
+constexpr u32 y_box_bytes = lanes_n * y_row_bytes;
+constexpr u32 x_box_room = 6528;
+constexpr u32 x_stage_bytes = x_box_room;
+constexpr u32 stage_bytes = x_stage_bytes + 5376;
+constexpr u32 full_barriers = 75472;  // behind stages and sums
+constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr int sums = 4704;  // of a block
+constexpr u32 pitch = 385;  // words from a tap's sums to the next one's in shared memory
 
-constexpr int HELD = 7;  // output rows that a thread holds
-constexpr int COLUMNS = 13;  // input columns under a thread's outputs
+constexpr int held_rows = 7;  // output rows that a thread holds
+constexpr int read_columns = 13;  // input columns under a thread's outputs
 
 extern "C" __global__ __launch_bounds__(416, 1)
 void convgen_depthwise_wgrad_shared(
@@ -197,12 +197,12 @@ void convgen_depthwise_wgrad_shared(
   const int first_k = 0;
   const int slice = blockIdx.y;
   partials += slice * 4704;  // elements of w
-  if (thread == THREADS) {
+  if (thread == threads) {
     prefetch_tensormap(&x_map);
     prefetch_tensormap(&y_map);
-    for (int i = 0; i < STAGES; ++i) {
-      mbarrier_init(shared + FULL_BARRIERS + 8 * i, 1);
-      mbarrier_init(shared + EMPTY_BARRIERS + 8 * i, THREADS / 32);
+    for (int i = 0; i < stages; ++i) {
+      mbarrier_init(shared + full_barriers + 8 * i, 1);
+      mbarrier_init(shared + empty_barriers + 8 * i, threads / 32);
     }
     fence_mbarrier_init();
   }
@@ -212,12 +212,12 @@ void convgen_depthwise_wgrad_shared(
   griddepcontrol_launch_dependents();
 
   const int first_strip = slice;
-  if (thread >= THREADS) {
+  if (thread >= threads) {
     // ---- producer: step after step of rows
-    if (thread > THREADS) return;
+    if (thread > threads) return;
     int slot = 0;
     int parity = 1;
-    for (int strip = first_strip; strip < STRIPS; strip += SHARES) {
+    for (int strip = first_strip; strip < strips; strip += shares) {
       const int tile = strip % 2;
       const int n = strip / 2;
       const int first_n = n;
@@ -225,15 +225,15 @@ void convgen_depthwise_wgrad_shared(
       const int first_w = first_q - 3;
       const int first_c = first_k;
       const int outputs = 56;
-      const int steps = outputs + HELD - 1;
+      const int steps = outputs + held_rows - 1;
       for (int j = 0; j < steps; ++j) {
-        const u32 stage = shared + slot * STAGE_BYTES;
-        const u32 full = shared + FULL_BARRIERS + 8 * slot;
-        mbarrier_wait_parity(shared + EMPTY_BARRIERS + 8 * slot, parity);
-        mbarrier_arrive_expect_tx(full, X_BOX_BYTES + (j < outputs ? Y_BOX_BYTES : 0));
+        const u32 stage = shared + slot * stage_bytes;
+        const u32 full = shared + full_barriers + 8 * slot;
+        mbarrier_wait_parity(shared + empty_barriers + 8 * slot, parity);
+        mbarrier_arrive_expect_tx(full, x_box_bytes + (j < outputs ? y_box_bytes : 0));
         tma_load_tile_4d(stage, &x_map, full, first_c, first_w, j - 3, first_n);
-        if (j < outputs) tma_load_tile_4d(stage + X_STAGE_BYTES, &y_map, full, first_k, first_q, j, first_n);
-        if (++slot == STAGES) {
+        if (j < outputs) tma_load_tile_4d(stage + x_stage_bytes, &y_map, full, first_k, first_q, j, first_n);
+        if (++slot == stages) {
           slot = 0;
           parity ^= 1;
         }
@@ -243,90 +243,90 @@ void convgen_depthwise_wgrad_shared(
   }
 
   // ---- consumers
-  const int lane = thread / (VECTORS * PARTS);
-  const u32 own_x = shared + lane * (TILE_Q * X_PIXEL_BYTES) + thread % VECTORS * VECTOR * 2;
-  const u32 own_y = shared + X_STAGE_BYTES + lane * (TILE_Q * Y_PIXEL_BYTES) + thread % VECTORS * (VECTOR * 2);
+  const int lane = thread / (vectors * parts);
+  const u32 own_x = shared + lane * (tile_q * x_pixel_bytes) + thread % vectors * vector * 2;
+  const u32 own_y = shared + x_stage_bytes + lane * (tile_q * y_pixel_bytes) + thread % vectors * (vector * 2);
   int slot = 0;
   int parity = 0;
 
-  float acc[TILE_R][S][VECTOR] = {};
-  for (int strip = first_strip; strip < STRIPS; strip += SHARES) {
+  float acc[tile_r][S][vector] = {};
+  for (int strip = first_strip; strip < strips; strip += shares) {
     const int outputs = 56;
-    const int steps = outputs + HELD - 1;
-    float held[HELD][TILE_Q][VECTOR] = {};
-    for (int first = 0; first < steps; first += HELD) {
+    const int steps = outputs + held_rows - 1;
+    float held[held_rows][tile_q][vector] = {};
+    for (int first = 0; first < steps; first += held_rows) {
 #pragma unroll
-      for (int turn = 0; turn < HELD; ++turn) {
+      for (int turn = 0; turn < held_rows; ++turn) {
         const int j = first + turn;
         if (j >= steps) break;
-        mbarrier_wait_parity(shared + FULL_BARRIERS + 8 * slot, parity);
-        const u32 stage_x = own_x + slot * STAGE_BYTES;
-        const u32 stage_y = own_y + slot * STAGE_BYTES;
+        mbarrier_wait_parity(shared + full_barriers + 8 * slot, parity);
+        const u32 stage_x = own_x + slot * stage_bytes;
+        const u32 stage_y = own_y + slot * stage_bytes;
         if (j < outputs) {
 #pragma unroll
-          for (int b = 0; b < TILE_Q; ++b) {
-            const u16 raw = ld_shared_u16(stage_y + b * Y_PIXEL_BYTES);
+          for (int b = 0; b < tile_q; ++b) {
+            const u16 raw = ld_shared_u16(stage_y + b * y_pixel_bytes);
             const float value[1] = {cvt_f32_f16(f16(raw))};
             held[turn][b][0] = value[0];
           }
         }
-        float row[COLUMNS][INPUTS];
+        float row[read_columns][inputs];
 #pragma unroll
-        for (int column = 0; column < COLUMNS; ++column) {
-          const u16 raw = ld_shared_u16(stage_x + column * X_PIXEL_BYTES);
+        for (int column = 0; column < read_columns; ++column) {
+          const u16 raw = ld_shared_u16(stage_x + column * x_pixel_bytes);
           const float value[1] = {cvt_f32_f16(f16(raw))};
           row[column][0] = value[0];
         }
 #pragma unroll
-        for (int age = 0; age < HELD; ++age) {
+        for (int age = 0; age < held_rows; ++age) {
           const int r = age;
-          if (r >= TILE_R) continue;
+          if (r >= tile_r) continue;
           // what is outside the strip, or outside y, is left out: zeros would make NaNs of infinities
           const bool inside = u32(j - age) < u32(outputs);
 #pragma unroll
-          for (int b = 0; b < TILE_Q; ++b) {
-            const float (&factor)[VECTOR] = held[(turn + HELD - age) % HELD][b];
+          for (int b = 0; b < tile_q; ++b) {
+            const float (&factor)[vector] = held[(turn + held_rows - age) % held_rows][b];
 #pragma unroll
             for (int s = 0; s < S; ++s) {
-              const float (&values)[INPUTS] = row[b + s];
+              const float (&values)[inputs] = row[b + s];
               acc[r][s][0] = fma_if_f32(factor[0], values[0], acc[r][s][0], inside);
             }
           }
         }
         // this warp is done with the stage
         __syncwarp();
-        if (thread % 32 == 0) mbarrier_arrive(shared + EMPTY_BARRIERS + 8 * slot);
-        if (++slot == STAGES) {
+        if (thread % 32 == 0) mbarrier_arrive(shared + empty_barriers + 8 * slot);
+        if (++slot == stages) {
           slot = 0;
           parity ^= 1;
         }
       }
     }
   }
-  bar_sync<1, THREADS>();  // sums take the place of the stages, whose loads all were waited for
+  bar_sync<1, threads>();  // sums take the place of the stages, whose loads all were waited for
 
   // sums of the threads that have the same channels and filter rows, in order
 #pragma unroll
-  for (int i = 0; i < TILE_R * S * VECTOR; ++i) {
-    st_shared_u32(shared + (i * PITCH + thread) * 4, __float_as_uint(acc[i / (S * VECTOR)][i / VECTOR % S][i % VECTOR]));
+  for (int i = 0; i < tile_r * S * vector; ++i) {
+    st_shared_u32(shared + (i * pitch + thread) * 4, __float_as_uint(acc[i / (S * vector)][i / vector % S][i % vector]));
   }
-  bar_sync<1, THREADS>();
+  bar_sync<1, threads>();
   // sum i of the block: taps of a thread, then threads that share filters, then channels
   const auto sum_of = [&](int i) {
-    const int own = i % (TILE_R * S);
-    const int channel = i / (TILE_R * S);
-    const u32 from = shared + ((own * VECTOR + channel % VECTOR) * PITCH + channel / VECTOR) * 4;
+    const int own = i % (tile_r * S);
+    const int channel = i / (tile_r * S);
+    const u32 from = shared + ((own * vector + channel % vector) * pitch + channel / vector) * 4;
     float sum = 0.0f;
-    for (int other = 0; other < LANES; ++other) sum += __uint_as_float(ld_shared_u32(from + other * (PARTS * VECTORS * 4)));
+    for (int other = 0; other < lanes; ++other) sum += __uint_as_float(ld_shared_u32(from + other * (parts * vectors * 4)));
     return sum;
   };
   const auto store = [&](int i, float sum) {
-    const int own = i % (TILE_R * S);
-    const int k = first_k + i / (TILE_R * S);
+    const int own = i % (tile_r * S);
+    const int k = first_k + i / (tile_r * S);
     const int tap = own;
     partials[k * 49 + tap] = sum;
   };
-  for (int i = thread; i < SUMS; i += THREADS) store(i, sum_of(i));
+  for (int i = thread; i < sums; i += threads) store(i, sum_of(i));
 }
 
 // Adds the sums of 128 slices, in order, and finishes w: 4 neighbors a thread.

@@ -73,7 +73,7 @@ void convgen_direct_dynamic(
     int P,
     int Q
 ) {
-  constexpr int TILE = 2;
+  constexpr int tile = 2;
   constexpr int R = 3;
   constexpr int S = 3;
   constexpr int C = 64;
@@ -84,7 +84,7 @@ void convgen_direct_dynamic(
   const int n = ((index / Q) / P) % N;
   const int k = (((index / Q) / P) / N) * 2;  // the first of 2
 
-  float acc[TILE] = {};
+  float acc[tile] = {};
   for (int r = 0; r < R; ++r) {
     const int in_h = p * 2 + r - 1;
     if (in_h < 0 || in_h >= H) continue;
@@ -94,7 +94,7 @@ void convgen_direct_dynamic(
       for (int c = 0; c < C; ++c) {
         const float x_value = cvt_f32_f16(x[(H * n + in_h) * W * 64 + in_w * 64 + c]);
 #pragma unroll
-        for (int i = 0; i < TILE; ++i) {
+        for (int i = 0; i < tile; ++i) {
           const float w_value = cvt_f32_f16(w[k * 576 + r * 192 + s * 64 + c + i * 576]);
           acc[i] += x_value * w_value;
         }
@@ -103,7 +103,7 @@ void convgen_direct_dynamic(
   }
 
 #pragma unroll
-  for (int i = 0; i < TILE; ++i) {
+  for (int i = 0; i < tile; ++i) {
     const float value_b = operand_b[k + i];
     const float value_z = cvt_f32_f16(operand_z[(P * n + p) * Q * 64 + q * 64 + k + i]);
     y[(P * n + p) * Q * 64 + q * 64 + k + i] = cvt_f16_f32(max_nan_f32(acc[i] + value_b + value_z, 0.0f));

@@ -93,47 +93,47 @@ __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
 constexpr int P = 28;
 constexpr int Q = 28;
-constexpr int TILE_P = 7;  // output rows of a block
-constexpr int PIXELS = TILE_P * Q;
-constexpr int P_TILES = 4;  // down an image
-constexpr int TILES = 32;  // of all images
-constexpr int SLICES = 16;  // of the channels; a block has one
-constexpr int IN_CHANNELS = 16;  // of joined groups
-constexpr int OUT_CHANNELS = 16;
-constexpr int IN_SLICE = 16;
-constexpr int OUT_SLICE = 16;
-constexpr int THREADS = 64;
+constexpr int tile_p = 7;  // output rows of a block
+constexpr int tile_pixels = tile_p * Q;
+constexpr int p_tiles = 4;  // down an image
+constexpr int tiles = 32;  // of all images
+constexpr int slices = 16;  // of the channels; a block has one
+constexpr int in_channels = 16;  // of joined groups
+constexpr int out_channels = 16;
+constexpr int in_slice = 16;
+constexpr int out_slice = 16;
+constexpr int threads = 64;
 
 // The halo tile: the input pixels under the block's output rows, padding included, a slice of their channels each.
-constexpr int HALO_ROWS = 9;
-constexpr int HALO_COLUMNS = 30;
-constexpr int PITCH = 48;  // bytes of a pixel
-constexpr u32 HALO_BYTES = 12960;
+constexpr int halo_rows = 9;
+constexpr int halo_columns = 30;
+constexpr int pitch = 48;  // bytes of a pixel
+constexpr u32 halo_bytes = 12960;
 
-// A warp makes WARP_N output channels of 32 pixels at a time; PARTS warps share the pixels.
-constexpr int WARP_N = 16;
-constexpr int COLUMNS = WARP_N / 8;
-constexpr int UNITS = OUT_SLICE / WARP_N;
-constexpr int PARTS = 2;
-constexpr int TAPS = 9;
-constexpr int K_SLICES = 1;  // instructions a tap
-constexpr int RUN = 4;
+// A warp makes warp_n output channels of 32 pixels at a time; `parts` warps share the pixels.
+constexpr int warp_n = 16;
+constexpr int columns = warp_n / 8;
+constexpr int units = out_slice / warp_n;
+constexpr int parts = 2;
+constexpr int taps = 9;
+constexpr int k_slices = 1;  // instructions a tap
+constexpr int run = 4;
 
 // The channel in place `at`: dealt out such that a lane's columns of 2 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 & 3) << 2 | (at >> 3 & 1) << 1 | (at & 1); }
 
 // Starts copying a tile's halo tile.
 __device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u32 halo_tile, int tile) {
-  const int n = tile / P_TILES;
-  const int top = tile % P_TILES * TILE_P - 1;
+  const int n = tile / p_tiles;
+  const int top = tile % p_tiles * tile_p - 1;
   int row = threadIdx.x / 60;
-  int column = threadIdx.x / 2 % HALO_COLUMNS;
+  int column = threadIdx.x / 2 % halo_columns;
   int chunk = threadIdx.x % 2;
-  while (row < HALO_ROWS) {
+  while (row < halo_rows) {
     const int h = top + row;
     const int in_w = column - 1;
     const bool inside = u32(h) < 28 && u32(in_w) < 28;
-    cp_async_16(halo_tile + (row * HALO_COLUMNS + column) * PITCH + chunk * 16, source + (n * 200704 + h * 7168 + in_w * 256 + chunk * 8), inside ? 16 : 0);
+    cp_async_16(halo_tile + (row * halo_columns + column) * pitch + chunk * 16, source + (n * 200704 + h * 7168 + in_w * 256 + chunk * 8), inside ? 16 : 0);
     column += 2;
     if (column >= 30) { column -= 30; ++row; }
     row += 1;
@@ -164,7 +164,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   return sum;
 }
 
-extern "C" __global__ __launch_bounds__(THREADS, 6)
+extern "C" __global__ __launch_bounds__(threads, 6)
 void convgen_implicit_gemm_cardinality(
     const f16* __restrict__ x,
     const f16* __restrict__ w,
@@ -174,28 +174,28 @@ void convgen_implicit_gemm_cardinality(
   const u32 shared = shared_address(shared_memory);
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  const int slice = blockIdx.x % SLICES;
-  const int first_tile = blockIdx.x / SLICES;
-  const int tile_step = gridDim.x / SLICES;
-  const f16* __restrict__ source = x + slice * IN_SLICE;
+  const int slice = blockIdx.x % slices;
+  const int first_tile = blockIdx.x / slices;
+  const int tile_step = gridDim.x / slices;
+  const f16* __restrict__ source = x + slice * in_slice;
   load_halo_tile(source, shared, first_tile);
   cp_async_commit_group();
 
   // this warp's joined groups of the slice, and its output channels among theirs
-  const int unit = warp % UNITS;
-  const int joined = unit / (OUT_CHANNELS / WARP_N);
-  const int first_out = unit % (OUT_CHANNELS / WARP_N) * WARP_N;
-  const int first_k = slice * OUT_SLICE + joined * OUT_CHANNELS + first_out;
+  const int unit = warp % units;
+  const int joined = unit / (out_channels / warp_n);
+  const int first_out = unit % (out_channels / warp_n) * warp_n;
+  const int first_k = slice * out_slice + joined * out_channels + first_out;
 
   // filters, as the lane's words of each instruction: two of one column
   const f16* __restrict__ filters = w;
-  u32 filter[TAPS][K_SLICES][COLUMNS][2];
+  u32 filter[taps][k_slices][columns][2];
 #pragma unroll
-  for (int tap = 0; tap < TAPS; ++tap) {
+  for (int tap = 0; tap < taps; ++tap) {
 #pragma unroll
-    for (int i = 0; i < K_SLICES * COLUMNS * 2; ++i) {
-      const int column = column_of(i / 2 % COLUMNS * 8 + operand_line(lane));
-      const int first_c = i / 2 / COLUMNS * 16 + (i % 2 * 4 + operand_word(lane)) * 2;
+    for (int i = 0; i < k_slices * columns * 2; ++i) {
+      const int column = column_of(i / 2 % columns * 8 + operand_line(lane));
+      const int first_c = i / 2 / columns * 16 + (i % 2 * 4 + operand_word(lane)) * 2;
       u32 bits = 0;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
@@ -203,60 +203,60 @@ void convgen_implicit_gemm_cardinality(
         const int c = (first_c + e) % 8;
         if ((first_c + e) / 8 == (first_out + column) / 8) bits |= u32(filters[k * 72 + tap * 8 + c]) << e * 16;
       }
-      filter[tap][i / 2 / COLUMNS][i / 2 % COLUMNS][i % 2] = bits;
+      filter[tap][i / 2 / columns][i / 2 % columns][i % 2] = bits;
     }
   }
 
   u32 halo_tile = shared;
-  for (int tile = first_tile; tile < TILES; tile += tile_step) {
+  for (int tile = first_tile; tile < tiles; tile += tile_step) {
     cp_async_wait_group<0>();
     __syncthreads();
-    const u32 next_halo_tile = shared + HALO_BYTES - (halo_tile - shared);
-    if (tile + tile_step < TILES) load_halo_tile(source, next_halo_tile, tile + tile_step);
+    const u32 next_halo_tile = shared + halo_bytes - (halo_tile - shared);
+    if (tile + tile_step < tiles) load_halo_tile(source, next_halo_tile, tile + tile_step);
     cp_async_commit_group();
-    const int first_m = (tile / P_TILES) * (P * Q) + tile % P_TILES * PIXELS;
-    const int pixels = min(PIXELS, P * Q - tile % P_TILES * PIXELS);
+    const int first_m = (tile / p_tiles) * (P * Q) + tile % p_tiles * tile_pixels;
+    const int pixels = min(tile_pixels, P * Q - tile % p_tiles * tile_pixels);
 
-    for (int pixel = warp / UNITS * 32; pixel < pixels; pixel += PARTS * 32) {
-      float acc[2][COLUMNS][4] = {};
+    for (int pixel = warp / units * 32; pixel < pixels; pixel += parts * 32) {
+      float acc[2][columns][4] = {};
       u32 window[2];  // ldmatrix takes 16 pixels by 32 bytes; each lane names 16 bytes of one
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int at = min(pixel + i * 16 + lane % 16, PIXELS - 1);
-        window[i] = halo_tile + (at / Q * HALO_COLUMNS + at % Q) * PITCH + joined * (IN_CHANNELS * 2) + lane / 16 * 16;
+        const int at = min(pixel + i * 16 + lane % 16, tile_pixels - 1);
+        window[i] = halo_tile + (at / Q * halo_columns + at % Q) * pitch + joined * (in_channels * 2) + lane / 16 * 16;
       }
 #pragma unroll
-      for (int tap = 0; tap < TAPS; ++tap) {
+      for (int tap = 0; tap < taps; ++tap) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           u32 a[4];
-          ldmatrix_x4(a, window[i] + (tap / 3 * HALO_COLUMNS + tap % 3) * PITCH);
+          ldmatrix_x4(a, window[i] + (tap / 3 * halo_columns + tap % 3) * pitch);
 #pragma unroll
-          for (int j = 0; j < COLUMNS; ++j) mma_m16n8k16_f32_f16_f16(acc[i][j], a, filter[tap][0][j]);
+          for (int j = 0; j < columns; ++j) mma_m16n8k16_f32_f16_f16(acc[i][j], a, filter[tap][0][j]);
         }
       }
       // a zero between joined groups makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
 #pragma unroll
-      for (int i = 0; i < COLUMNS * 8; ++i) {
-        if ((i % 8 / 4 * 2 + i % 2) == 0) total[i % 4] += acc[i / (COLUMNS * 4)][i / 4 % COLUMNS][i % 4];
+      for (int i = 0; i < columns * 8; ++i) {
+        if ((i % 8 / 4 * 2 + i % 2) == 0) total[i % 4] += acc[i / (columns * 4)][i / 4 % columns][i % 4];
       }
       total[0] += total[1] + (total[2] + total[3]);
       if (__any_sync(0xffffffff, total[0] != total[0])) {
 #pragma unroll 1
-        for (int at = 0; at < COLUMNS * 8; ++at) {
+        for (int at = 0; at < columns * 8; ++at) {
           float value = 0.0f;
 #pragma unroll
-          for (int i = 0; i < COLUMNS * 8; ++i) {
-            if (i == at) value = acc[i / (COLUMNS * 4)][i / 4 % COLUMNS][i % 4];
+          for (int i = 0; i < columns * 8; ++i) {
+            if (i == at) value = acc[i / (columns * 4)][i / 4 % columns][i % 4];
           }
           if (value == value) continue;
-          const int row = pixel + at / (COLUMNS * 4) * 16 + at % 4 / 2 * 8 + accumulator_row(lane);
-          const int column = at / 4 % COLUMNS * 2 + at % 2;
+          const int row = pixel + at / (columns * 4) * 16 + at % 4 / 2 * 8 + accumulator_row(lane);
+          const int column = at / 4 % columns * 2 + at % 2;
           if (row < pixels) value = window_sum(x, w, first_m + row, first_k + column / 4 * 16 + accumulator_column(lane) * 2 + column % 4);
 #pragma unroll
-          for (int i = 0; i < COLUMNS * 8; ++i) {
-            if (i == at) acc[i / (COLUMNS * 4)][i / 4 % COLUMNS][i % 4] = value;
+          for (int i = 0; i < columns * 8; ++i) {
+            if (i == at) acc[i / (columns * 4)][i / 4 % columns][i % 4] = value;
           }
         }
         __syncwarp();
@@ -268,10 +268,10 @@ void convgen_implicit_gemm_cardinality(
         const int at = pixel + i * 8 + accumulator_row(lane);
         if (at >= pixels) continue;
         const int gemm_m = first_m + at;
-        const int k = first_k + accumulator_column(lane) * (RUN / 2);
-        float v[RUN];
+        const int k = first_k + accumulator_column(lane) * (run / 2);
+        float v[run];
 #pragma unroll
-        for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
+        for (int e = 0; e < run; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
         *reinterpret_cast<u64*>(y + (gemm_m * 256 + k)) =
             u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);
       }

@@ -137,34 +137,34 @@ __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 // Epilogue:
 //   y = relu(acc + b)
 constexpr int GEMM_N = 64;
-constexpr int TILE_M = 256;
-constexpr int TILE_N = 64;
-constexpr int IMAGE_TILES = 49;  // of an image's pixels
-constexpr int TILES = 392;  // of all images
+constexpr int tile_m = 256;
+constexpr int tile_n = 64;
+constexpr int image_tiles = 49;  // of an image's pixels
+constexpr int tiles = 392;  // of all images
 constexpr int P = 112;
 constexpr int Q = 112;
-constexpr int THREADS = 512;
+constexpr int threads = 512;
 
-// A window reads RUN_WORDS words from each of LINES lines of the halo tile.
-constexpr int LINES = 7;
-constexpr int RUN_ELEMENTS = 21;
-constexpr int RUN_WORDS = 11;
-constexpr int K_STEPS = 10;  // of 8 words
+// A window reads `run_words` words from each of the `lines` of the halo tile.
+constexpr int lines = 7;
+constexpr int run_elements = 21;
+constexpr int run_words = 11;
+constexpr int k_steps = 10;  // of 8 words
 
-// The halo tile: HALO_ROWS input rows, each after a margin of zeros.
-constexpr int HALO_ROWS = 13;
-constexpr int MARGIN = 32;  // bytes, as PITCH
-constexpr int PITCH = 1392;
-constexpr u32 HALO_BYTES = 18096;
+// The halo tile: `halo_rows` input rows, each after a margin of zeros.
+constexpr int halo_rows = 13;
+constexpr int margin = 32;  // bytes, as `pitch`
+constexpr int pitch = 1392;
+constexpr u32 halo_bytes = 18096;
 
 // Shared memory: filters, halo tiles.
-constexpr u32 HALO_TILES = 20480;
+constexpr u32 halo_tiles = 20480;
 
-// A warpgroup makes UNITS / WARPGROUPS times 64 pixels by TILE_N channels; a lane stores RUN neighbors.
-constexpr int WARPGROUPS = 4;
-constexpr int UNITS = TILE_M / 64;
-constexpr int HELD_STEPS = 5;  // k steps whose pixels are in registers at once; there are two
-constexpr int RUN = 8;
+// A warpgroup makes tile_units / warpgroups times 64 pixels by tile_n channels; a lane stores `run` neighbors.
+constexpr int warpgroups = 4;
+constexpr int tile_units = tile_m / 64;
+constexpr int held_steps = 5;  // k steps whose pixels are in registers at once; there are two
+constexpr int run = 8;
 
 // The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
@@ -174,14 +174,14 @@ __device__ __forceinline__ int shift_of(int phase) { return 1; }
 
 // Starts copying a tile's rows of x.
 __device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u32 halo_tile, int tile) {
-  const int image = tile / IMAGE_TILES;
-  const int top = tile % IMAGE_TILES * TILE_M / Q * 2 - 3;
+  const int image = tile / image_tiles;
+  const int top = tile % image_tiles * tile_m / Q * 2 - 3;
   int row = threadIdx.x / 84;
   int vector = threadIdx.x % 84;
-  while (row < HALO_ROWS) {
+  while (row < halo_rows) {
     const int h = top + row;
     const bool inside = u32(h) < 224;
-    cp_async_16(halo_tile + row * PITCH + MARGIN + vector * 16, source + (image * 150528 + h * 672 + vector * 8), inside ? 16 : 0);
+    cp_async_16(halo_tile + row * pitch + margin + vector * 16, source + (image * 150528 + h * 672 + vector * 8), inside ? 16 : 0);
     vector += 8;
     if (vector >= 84) { vector -= 84; ++row; }
     row += 6;
@@ -190,25 +190,25 @@ __device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u
 
 // Bytes from a window's first line to another of its lines.
 __device__ __forceinline__ constexpr u32 line_offset(int line) {
-  return line * PITCH;
+  return line * pitch;
 }
 
 // This lane's word of the four that a quad of lanes takes from place `place` of gemm_k on.  `window` is where the lane's
 // pixel begins, `part` words further; words that are past the line are the next one's.
 __device__ __forceinline__ u32 load_word(u32 window, int place, int part, u32 first_mask) {
-  const int line = place / RUN_WORDS;
-  const int word = place % RUN_WORDS;
-  const int rest = RUN_WORDS - word;
-  if (line >= LINES) return 0;
+  const int line = place / run_words;
+  const int word = place % run_words;
+  const int rest = run_words - word;
+  if (line >= lines) return 0;
   u32 offset = line_offset(line) + word * 4;
-  if (part >= rest) offset = line + 1 < LINES ? line_offset(line + 1) - rest * 4 : 0;
+  if (part >= rest) offset = line + 1 < lines ? line_offset(line + 1) - rest * 4 : 0;
   u32 bits = ld_shared_u32(window + offset);
   if (part == (word == 0 ? 0 : rest)) bits &= first_mask;
-  if (line == LINES - 1 && part >= rest) bits = 0;
+  if (line == lines - 1 && part >= rest) bits = 0;
   return bits;
 }
 
-extern "C" __global__ __launch_bounds__(THREADS, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_implicit_gemm_first_layer_wgmma(
     const f16* __restrict__ x,
     const f16* __restrict__ w,
@@ -225,9 +225,9 @@ void convgen_implicit_gemm_first_layer_wgmma(
   const int tile_step = gridDim.x;
 
   // zeros where no copy will write
-  for (u32 at = thread * 16; at < 2 * HALO_BYTES; at += THREADS * 16) st_shared_v4_u32(shared + HALO_TILES + at, Vec4{});
+  for (u32 at = thread * 16; at < 2 * halo_bytes; at += threads * 16) st_shared_v4_u32(shared + halo_tiles + at, Vec4{});
   __syncthreads();
-  load_halo_tile(x, shared + HALO_TILES, first_tile);
+  load_halo_tile(x, shared + halo_tiles, first_tile);
   cp_async_commit_group();
 
   // filters: words [k step][half][column / 8][column % 8][lane of a quad], as wgmma reads them
@@ -235,22 +235,22 @@ void convgen_implicit_gemm_first_layer_wgmma(
   {
     constexpr int phase = 0;
     // 2 threads share a column
-    if (thread < TILE_N * 8) {
-      const int column = thread / 4 % TILE_N;
+    if (thread < tile_n * 8) {
+      const int column = thread / 4 % tile_n;
       const int k = first_n + column_of(column);
 #pragma unroll 16
       for (int i = 0; i < 10; ++i) {
-        const int quad = i * 2 + thread / (TILE_N * 4);
+        const int quad = i * 2 + thread / (tile_n * 4);
         const int place = quad * 4 + thread % 4;
-        const int line = place / RUN_WORDS;
-        const int first = place % RUN_WORDS * 2 - shift_of(phase);
+        const int line = place / run_words;
+        const int first = place % run_words * 2 - shift_of(phase);
         u32 bits = 0;
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int at = first + e;
-          if (k < GEMM_N && line < LINES && u32(at) < RUN_ELEMENTS) bits |= u32(filters[k * 147 + line * 21 + at]) << e * 16;
+          if (k < GEMM_N && line < lines && u32(at) < run_elements) bits |= u32(filters[k * 147 + line * 21 + at]) << e * 16;
         }
-        st_shared_u32(shared + (quad * TILE_N + column) * 16 + thread % 4 * 4, bits);
+        st_shared_u32(shared + (quad * tile_n + column) * 16 + thread % 4 * 4, bits);
       }
     }
   }
@@ -259,13 +259,13 @@ void convgen_implicit_gemm_first_layer_wgmma(
   const int warpgroup = thread / 128;
   // bits of a line's first and last word that are the window's
   const u32 first_mask = 0xffff0000u;
-  // a k step is two matrices of 8 words by TILE_N columns, in groups of 8 columns; its address counts 16 bytes
-  const u64 filter_rows = wgmma_descriptor(shared, TILE_N * 16, 128, 0);
+  // a k step is two matrices of 8 words by tile_n columns, in groups of 8 columns; its address counts 16 bytes
+  const u64 filter_rows = wgmma_descriptor(shared, tile_n * 16, 128, 0);
   // this lane's channels of b
-  float channel_b[TILE_N / 4 / RUN][RUN] = {};
+  float channel_b[tile_n / 4 / run][run] = {};
 #pragma unroll
-  for (int j = 0; j < TILE_N / 4 / RUN; ++j) {
-    const int gemm_n = first_n + j * (4 * RUN) + accumulator_column(lane) * (RUN / 2);
+  for (int j = 0; j < tile_n / 4 / run; ++j) {
+    const int gemm_n = first_n + j * (4 * run) + accumulator_column(lane) * (run / 2);
     if (gemm_n >= GEMM_N) continue;
     const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n);
     const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n + 4);
@@ -274,21 +274,21 @@ void convgen_implicit_gemm_first_layer_wgmma(
         __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
         __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
 #pragma unroll
-    for (int i = 0; i < RUN; ++i) channel_b[j][i] = value_b[i];
+    for (int i = 0; i < run; ++i) channel_b[j][i] = value_b[i];
   }
 
-  u32 halo_tile = shared + HALO_TILES;
-  u32 next_halo_tile = halo_tile + HALO_BYTES;
-  for (int tile = first_tile; tile < TILES; tile += tile_step) {
+  u32 halo_tile = shared + halo_tiles;
+  u32 next_halo_tile = halo_tile + halo_bytes;
+  for (int tile = first_tile; tile < tiles; tile += tile_step) {
     cp_async_wait_group<0>();
     __syncthreads();
-    if (tile + tile_step < TILES) load_halo_tile(x, next_halo_tile, tile + tile_step);
+    if (tile + tile_step < tiles) load_halo_tile(x, next_halo_tile, tile + tile_step);
     cp_async_commit_group();
-    const int image = tile / IMAGE_TILES;
-    const int first_m = tile % IMAGE_TILES * TILE_M;
+    const int image = tile / image_tiles;
+    const int first_m = tile % image_tiles * tile_m;
     const int first_p = first_m / Q;
-    const int units = min(UNITS, (P * Q - first_m + 63) / 64);
-    for (int unit = warpgroup; unit < units; unit += WARPGROUPS) {
+    const int units = min(tile_units, (P * Q - first_m + 63) / 64);
+    for (int unit = warpgroup; unit < units; unit += warpgroups) {
       // this lane's pixels: its two rows of the warp's 16
       const int lane_m = first_m + unit * 64 + warp % 4 * 16 + accumulator_row(lane);
       u32 window[2];
@@ -296,24 +296,24 @@ void convgen_implicit_gemm_first_layer_wgmma(
       for (int i = 0; i < 2; ++i) {
         const int at = min(lane_m + i * 8, P * Q - 1);
         const int first_byte = at % Q * 12 + 14;
-        window[i] = halo_tile + (at / Q - first_p) * (2 * PITCH) + (first_byte & ~3) + operand_word(lane) * 4;
+        window[i] = halo_tile + (at / Q - first_p) * (2 * pitch) + (first_byte & ~3) + operand_word(lane) * 4;
       }
 
-      float acc[TILE_N / 2];
-      u32 a[2][HELD_STEPS][4];
+      float acc[tile_n / 2];
+      u32 a[2][held_steps][4];
 #pragma unroll
-      for (int first = 0; first < K_STEPS; first += HELD_STEPS) {
-        u32 (&pixels)[HELD_STEPS][4] = a[first / HELD_STEPS % 2];
+      for (int first = 0; first < k_steps; first += held_steps) {
+        u32 (&pixels)[held_steps][4] = a[first / held_steps % 2];
 #pragma unroll
-        for (int i = 0; i < HELD_STEPS * 4; ++i) {
+        for (int i = 0; i < held_steps * 4; ++i) {
           const int place = first * 8 + i / 2 * 4;
-          if (place < K_STEPS * 8) pixels[i / 4][i % 4] = load_word(window[i % 2], place, operand_word(lane), first_mask);
+          if (place < k_steps * 8) pixels[i / 4][i % 4] = load_word(window[i % 2], place, operand_word(lane), first_mask);
         }
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < HELD_STEPS; ++i) {
+        for (int i = 0; i < held_steps; ++i) {
           const int step = first + i;
-          if (step < K_STEPS) wgmma_m64n64k16_f32_f16_f16_rs(acc, pixels[i], filter_rows + step * (TILE_N * 2), step > 0);
+          if (step < k_steps) wgmma_m64n64k16_f32_f16_f16_rs(acc, pixels[i], filter_rows + step * (tile_n * 2), step > 0);
         }
         wgmma_commit_group();
       }
@@ -325,13 +325,13 @@ void convgen_implicit_gemm_first_layer_wgmma(
         if (at >= P * Q) continue;
         const int gemm_m = image * (P * Q) + at;
 #pragma unroll
-        for (int j = 0; j < TILE_N / 4 / RUN; ++j) {
-          const int gemm_n = first_n + j * (4 * RUN) + accumulator_column(lane) * (RUN / 2);
+        for (int j = 0; j < tile_n / 4 / run; ++j) {
+          const int gemm_n = first_n + j * (4 * run) + accumulator_column(lane) * (run / 2);
           if (gemm_n >= GEMM_N) continue;
-          float v[RUN];
+          float v[run];
 #pragma unroll
-          for (int e = 0; e < RUN; ++e) v[e] = acc[(j * RUN + e) / 2 * 4 + i * 2 + e % 2];
-          const float (&value_b)[RUN] = channel_b[j];
+          for (int e = 0; e < run; ++e) v[e] = acc[(j * run + e) / 2 * 4 + i * 2 + e % 2];
+          const float (&value_b)[run] = channel_b[j];
 #pragma unroll
           for (int e = 0; e < 8; ++e) {
             v[e] = max_nan_f32(v[e] + value_b[e], 0.0f);

@@ -447,14 +447,14 @@ void convgen_implicit_gemm_planes_reduce(
     const float* __restrict__ w,
     float* __restrict__ y
 ) {
-  constexpr int SIZE = 50176;  // elements of y
+  constexpr int size = 50176;  // elements of y
   const int offset = (blockIdx.x * 256 + threadIdx.x) * 4;
-  if (offset >= SIZE) return;
+  if (offset >= size) return;
   float sum[4] = {};
 #pragma unroll
   for (int slice = 0; slice < 3; ++slice) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) sum[e] += partial[slice * SIZE + offset + e];
+    for (int e = 0; e < 4; ++e) sum[e] += partial[slice * size + offset + e];
   }
   // an infinite factor less its rounding is a NaN
   float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is

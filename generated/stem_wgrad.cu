@@ -183,7 +183,7 @@ constexpr int W = 224;
 constexpr int R = 7;
 constexpr int row_elements = 21;  // of a filter row
 constexpr int filter_elements = R * row_elements;
-constexpr int channels = 64;  // of y
+constexpr int K = 64;
 constexpr int output_rows = 896;  // of all images
 constexpr int tile_m = 64;
 constexpr int tile_k = 112;  // pixels of a stage
@@ -414,7 +414,7 @@ void convgen_stem_wgrad(
 #pragma unroll
     for (int i = 0; i < 2 * own_fragments; ++i) {
       const int k = first_k + i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
-      if (first_vector == 0 && accumulator_column(lane) == used / 2 * 2) y_sums[blockIdx.y * channels + k] = acc[i / 2 * own_vectors][i % 2 * 2 + used % 2];
+      if (first_vector == 0 && accumulator_column(lane) == used / 2 * 2) y_sums[blockIdx.y * K + k] = acc[i / 2 * own_vectors][i % 2 * 2 + used % 2];
 #pragma unroll
       for (int j = 0; j < own_vectors; ++j) {
 #pragma unroll

@@ -110,37 +110,37 @@ __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 // counted in 32-bit words, where
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s
 constexpr int GEMM_N = 64;
-constexpr int TILE_M = 128;
-constexpr int TILE_N = 64;
-constexpr int IMAGE_TILES = 4;  // of an image's pixels
-constexpr int TILES = 32;  // of all images
+constexpr int tile_m = 128;
+constexpr int tile_n = 64;
+constexpr int image_tiles = 4;  // of an image's pixels
+constexpr int tiles = 32;  // of all images
 constexpr int P = 1;
 constexpr int Q = 512;
-constexpr int THREADS = 256;
+constexpr int threads = 256;
 
-// A window reads RUN_WORDS words from each of LINES lines of the halo tile.
-constexpr int LINES = 1;
-constexpr int RUN_ELEMENTS = 16;
-constexpr int RUN_WORDS = 9;
-constexpr int K_STEPS = 2;  // of 8 words
-// Windows begin anywhere in a word; those of output columns PHASES apart begin alike.
-constexpr int PHASES = 2;
+// A window reads `run_words` words from each of the `lines` of the halo tile.
+constexpr int lines = 1;
+constexpr int run_elements = 16;
+constexpr int run_words = 9;
+constexpr int k_steps = 2;  // of 8 words
+// Windows begin anywhere in a word; those of output columns that are `phases` apart begin alike.
+constexpr int phases = 2;
 
-// The halo tile: HALO_ROWS input rows, each after a margin of zeros.
-constexpr int HALO_ROWS = 1;
-constexpr int MARGIN = 0;  // bytes, as PITCH
-constexpr int PITCH = 1056;
-constexpr u32 HALO_BYTES = 1056;
+// The halo tile: `halo_rows` input rows, each after a margin of zeros.
+constexpr int halo_rows = 1;
+constexpr int margin = 0;  // bytes, as `pitch`
+constexpr int pitch = 1056;
+constexpr u32 halo_bytes = 1056;
 
 // Shared memory: filters, the table of words, halo tiles.
-constexpr u32 FILTER_BYTES = 4096;  // of one class
-constexpr u32 TABLE = 8192;
-constexpr u32 HALO_TILES = 8448;
+constexpr u32 filter_bytes = 4096;  // of one class
+constexpr u32 table_at = 8192;
+constexpr u32 halo_tiles = 8448;
 
-// A warp's part of the product: ROWS x COLUMNS instructions of 16 pixels by 8 channels; a lane stores RUN neighbors.
-constexpr int ROWS = 1;
-constexpr int COLUMNS = 8;
-constexpr int RUN = 8;
+// A warp's part of the product: `rows` x `columns` instructions of 16 pixels by 8 channels; a lane stores `run` neighbors.
+constexpr int rows = 1;
+constexpr int columns = 8;
+constexpr int run = 8;
 
 // The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
@@ -150,19 +150,19 @@ __device__ __forceinline__ int shift_of(int phase) { return (0 + phase * 1) % 2;
 
 // Starts copying a tile's rows of x.
 __device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u32 halo_tile, int tile) {
-  const int image = tile / IMAGE_TILES;
-  const int top = tile % IMAGE_TILES * TILE_M / Q;
+  const int image = tile / image_tiles;
+  const int top = tile % image_tiles * tile_m / Q;
   int row = threadIdx.x / 64;
   int vector = threadIdx.x % 64;
-  while (row < HALO_ROWS) {
+  while (row < halo_rows) {
     const int h = top + row;
     const bool inside = u32(h) < 1;
-    cp_async_16(halo_tile + row * PITCH + MARGIN + vector * 16, source + (image * 512 + vector * 8), inside ? 16 : 0);
+    cp_async_16(halo_tile + row * pitch + margin + vector * 16, source + (image * 512 + vector * 8), inside ? 16 : 0);
     row += 4;
   }
 }
 
-extern "C" __global__ __launch_bounds__(THREADS, 2)
+extern "C" __global__ __launch_bounds__(threads, 2)
 void convgen_tl_conv1d_im2col(
     const f16* __restrict__ x,
     const f16* __restrict__ w,
@@ -178,87 +178,87 @@ void convgen_tl_conv1d_im2col(
   const int tile_step = gridDim.x;
 
   // zeros where no copy will write
-  for (u32 at = thread * 16; at < 2 * HALO_BYTES; at += THREADS * 16) st_shared_v4_u32(shared + HALO_TILES + at, Vec4{});
+  for (u32 at = thread * 16; at < 2 * halo_bytes; at += threads * 16) st_shared_v4_u32(shared + halo_tiles + at, Vec4{});
   __syncthreads();
-  load_halo_tile(x, shared + HALO_TILES, first_tile);
+  load_halo_tile(x, shared + halo_tiles, first_tile);
   cp_async_commit_group();
 
   // filters: words [k step][half][column / 8][column % 8][lane of a quad], as ldmatrix reads them
   const f16* __restrict__ filters = w;
-  for (int phase = 0; phase < PHASES; ++phase) {
-    for (int column = thread / 4; column < TILE_N; column += THREADS / 4) {
+  for (int phase = 0; phase < phases; ++phase) {
+    for (int column = thread / 4; column < tile_n; column += threads / 4) {
       const int k = first_n + column_of(column);
 #pragma unroll 16
-      for (int quad = 0; quad < K_STEPS * 2; ++quad) {
+      for (int quad = 0; quad < k_steps * 2; ++quad) {
         const int place = quad * 4 + thread % 4;
-        const int line = place / RUN_WORDS;
-        const int first = place % RUN_WORDS * 2 - shift_of(phase);
+        const int line = place / run_words;
+        const int first = place % run_words * 2 - shift_of(phase);
         u32 bits = 0;
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int at = first + e;
-          if (k < GEMM_N && line < LINES && u32(at) < RUN_ELEMENTS) bits |= u32(filters[at * 64 + k]) << e * 16;
+          if (k < GEMM_N && line < lines && u32(at) < run_elements) bits |= u32(filters[at * 64 + k]) << e * 16;
         }
-        st_shared_u32(shared + phase * FILTER_BYTES + (quad * TILE_N + column) * 16 + thread % 4 * 4, bits);
+        st_shared_u32(shared + phase * filter_bytes + (quad * tile_n + column) * 16 + thread % 4 * 4, bits);
       }
     }
     // for each k step and lane of a quad: where its two words stand in the halo tile, and which of their bits are the window's
-    for (int at = thread; at < K_STEPS * 8; at += THREADS) {
+    for (int at = thread; at < k_steps * 8; at += threads) {
       const int place = at / 8 * 8 + at % 2 * 4 + at / 2 % 4;
-      const int line = place / RUN_WORDS;
-      const int word = place % RUN_WORDS;
+      const int line = place / run_words;
+      const int word = place % run_words;
       u32 mask = 0;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        if (line < LINES && u32(word * 2 - shift_of(phase) + e) < RUN_ELEMENTS) mask |= 0xffffu << e * 16;
+        if (line < lines && u32(word * 2 - shift_of(phase) + e) < run_elements) mask |= 0xffffu << e * 16;
       }
       const u32 row = line;
-      st_shared_v2_u32(shared + TABLE + phase * (K_STEPS * 64) + at * 8, line < LINES ? row * PITCH + word * 4 : 0, mask);
+      st_shared_v2_u32(shared + table_at + phase * (k_steps * 64) + at * 8, line < lines ? row * pitch + word * 4 : 0, mask);
     }
   }
 
-  const int phase = warp % PHASES;
-  const u32 table = shared + TABLE + phase * (K_STEPS * 64) + operand_word(lane) * 16;
-  const u32 filter_slot = shared + phase * FILTER_BYTES + lane / 8 % 2 * (TILE_N * 16) + lane / 16 * 128 + lane % 8 * 16;
-  u32 halo_tile = shared + HALO_TILES;
-  u32 next_halo_tile = halo_tile + HALO_BYTES;
-  for (int tile = first_tile; tile < TILES; tile += tile_step) {
+  const int phase = warp % phases;
+  const u32 table = shared + table_at + phase * (k_steps * 64) + operand_word(lane) * 16;
+  const u32 filter_slot = shared + phase * filter_bytes + lane / 8 % 2 * (tile_n * 16) + lane / 16 * 128 + lane % 8 * 16;
+  u32 halo_tile = shared + halo_tiles;
+  u32 next_halo_tile = halo_tile + halo_bytes;
+  for (int tile = first_tile; tile < tiles; tile += tile_step) {
     cp_async_wait_group<0>();
     __syncthreads();
-    if (tile + tile_step < TILES) load_halo_tile(x, next_halo_tile, tile + tile_step);
+    if (tile + tile_step < tiles) load_halo_tile(x, next_halo_tile, tile + tile_step);
     cp_async_commit_group();
-    const int image = tile / IMAGE_TILES;
-    const int first_m = tile % IMAGE_TILES * TILE_M;
+    const int image = tile / image_tiles;
+    const int first_m = tile % image_tiles * tile_m;
     const int first_p = first_m / Q;
 
     // the windows of this lane's pixels: its two rows of each instruction
-    const int lane_m = first_m + warp / PHASES * (ROWS * 16 * PHASES) + accumulator_row(lane) * PHASES + phase;
-    u32 window[2 * ROWS];
+    const int lane_m = first_m + warp / phases * (rows * 16 * phases) + accumulator_row(lane) * phases + phase;
+    u32 window[2 * rows];
 #pragma unroll
-    for (int i = 0; i < 2 * ROWS; ++i) {
+    for (int i = 0; i < 2 * rows; ++i) {
       const int at = min(lane_m + i * 16, P * Q - 1);
       const int first_byte = at % Q * 2 + 0;
-      window[i] = halo_tile + (at / Q - first_p) * PITCH + (first_byte & ~3);
+      window[i] = halo_tile + (at / Q - first_p) * pitch + (first_byte & ~3);
     }
 
-    float acc[ROWS][COLUMNS][4] = {};
+    float acc[rows][columns][4] = {};
 #pragma unroll
-    for (int step = 0; step < K_STEPS; ++step) {
+    for (int step = 0; step < k_steps; ++step) {
       const Vec4 words = ld_shared_v4_u32(table + step * 64);  // place and mask, twice
-      u32 a[ROWS][4], b[COLUMNS][2];
+      u32 a[rows][4], b[columns][2];
       a[0][0] = ld_shared_u32(window[0] + words.x) & words.y;
       a[0][1] = ld_shared_u32(window[1] + words.x) & words.y;
       a[0][2] = ld_shared_u32(window[0] + words.z) & words.w;
       a[0][3] = ld_shared_u32(window[1] + words.z) & words.w;
 #pragma unroll
-      for (int j = 0; j < COLUMNS; j += 2) {
+      for (int j = 0; j < columns; j += 2) {
         u32 pair[4];
-        ldmatrix_x4(pair, filter_slot + step * (TILE_N * 32) + j * 128);
+        ldmatrix_x4(pair, filter_slot + step * (tile_n * 32) + j * 128);
         b[j][0] = pair[0], b[j][1] = pair[1];
         b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
       }
 #pragma unroll
-      for (int j = 0; j < COLUMNS; ++j) {
+      for (int j = 0; j < columns; ++j) {
         mma_m16n8k16_f32_f16_f16(acc[0][j], a[0], b[j]);
       }
     }
@@ -267,17 +267,17 @@ void convgen_tl_conv1d_im2col(
     next_halo_tile = read_halo_tile;
 
 #pragma unroll
-    for (int i = 0; i < 2 * ROWS; ++i) {
+    for (int i = 0; i < 2 * rows; ++i) {
       const int at = lane_m + i * 16;
       if (at >= P * Q) continue;
       const int gemm_m = image * (P * Q) + at;
 #pragma unroll
-      for (int j = 0; j < TILE_N / 4 / RUN; ++j) {
-        const int gemm_n = first_n + j * (4 * RUN) + accumulator_column(lane) * (RUN / 2);
+      for (int j = 0; j < tile_n / 4 / run; ++j) {
+        const int gemm_n = first_n + j * (4 * run) + accumulator_column(lane) * (run / 2);
         if (gemm_n >= GEMM_N) continue;
-        float v[RUN];
+        float v[run];
 #pragma unroll
-        for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
+        for (int e = 0; e < run; ++e) v[e] = acc[i / 2][(j * run + e) / 2][i % 2 * 2 + e % 2];
         *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{
             cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),
             cvt_f16x2_f32(v[6], v[7])};

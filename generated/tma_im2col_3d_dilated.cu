@@ -159,11 +159,11 @@ constexpr int stages = 4;
 constexpr int consumers = 2;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int t_extent = 3;
-constexpr int r_extent = 3;
-constexpr int s_extent = 3;
+constexpr int T = 3;
+constexpr int R = 3;
+constexpr int S = 3;
 constexpr int channel_blocks = 1;
-constexpr int k_blocks = t_extent * r_extent * s_extent * channel_blocks;
+constexpr int k_blocks = T * R * S * channel_blocks;
 constexpr int rows = 64;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
@@ -229,15 +229,15 @@ void convgen_tma_im2col_3d_dilated(
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         tma_load_im2col_5d(a_tile, &a_map, full, c, in_w, in_h, in_d, n, u16(2 * s), u16(r), u16(t));
-        tma_load_tile_3d(b_tile, &b_map, full, c, (t * r_extent + r) * s_extent + s, n0);
+        tma_load_tile_3d(b_tile, &b_map, full, c, (t * R + r) * S + s, n0);
         ++s;
-        if (s == s_extent) {
+        if (s == S) {
           s = 0;
           ++r;
-          if (r == r_extent) {
+          if (r == R) {
             r = 0;
             ++t;
-            if (t == t_extent) {
+            if (t == T) {
               t = 0;
               c += tile_k;
             }

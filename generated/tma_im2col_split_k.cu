@@ -210,10 +210,10 @@ constexpr int stages = 8;
 constexpr int consumers = 1;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int r_extent = 3;
-constexpr int s_extent = 3;
+constexpr int R = 3;
+constexpr int S = 3;
 constexpr int channel_blocks = 8;
-constexpr int k_blocks = r_extent * s_extent * channel_blocks;
+constexpr int k_blocks = R * S * channel_blocks;
 constexpr int split_k = 4;  // blocks of a cluster that share a tile's k steps
 constexpr int store_n = tile_n / split_k;  // channels of a tile that each of them finishes
 constexpr int rows = 64;  // of a tile, for each consumer
@@ -295,8 +295,8 @@ void convgen_tma_im2col_split_k(
       int step = first_step;
       int c = step % channel_blocks * tile_k;
       step /= channel_blocks;
-      int s = step % s_extent;
-      step /= s_extent;
+      int s = step % S;
+      step /= S;
       int r = step;
       for (int i = first_step; i < end_step; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
@@ -305,12 +305,12 @@ void convgen_tma_im2col_split_k(
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         tma_load_im2col_4d(a_tile, &a_map, full, c, in_w, in_h, n, u16(s), u16(r));
-        tma_load_tile_3d(b_tile, &b_map, full, c, r * s_extent + s, n0);
+        tma_load_tile_3d(b_tile, &b_map, full, c, r * S + s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {
           c = 0;
           ++s;
-          if (s == s_extent) {
+          if (s == S) {
             s = 0;
             ++r;
           }

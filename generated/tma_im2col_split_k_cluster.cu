@@ -218,10 +218,10 @@ constexpr int cluster = 2;  // blocks of the same channels, neighboring pixel ti
 constexpr int b_slice = tile_n / cluster;
 constexpr int m_tiles = (GEMM_M + cluster * tile_m - 1) / (cluster * tile_m);  // of a cluster
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int r_extent = 3;
-constexpr int s_extent = 3;
+constexpr int R = 3;
+constexpr int S = 3;
 constexpr int channel_blocks = 20;
-constexpr int k_blocks = r_extent * s_extent * channel_blocks;
+constexpr int k_blocks = R * S * channel_blocks;
 constexpr int blocks_a_stage = 2;  // k steps that share a stage
 constexpr int k_stages = k_blocks / blocks_a_stage;
 constexpr int split_k = 4;  // blocks that share a tile's k steps; a cluster has split_k * cluster
@@ -310,8 +310,8 @@ void convgen_tma_im2col_split_k_cluster(
       int step = first_step * blocks_a_stage;
       int c = step % channel_blocks * tile_k;
       step /= channel_blocks;
-      int s = step % s_extent;
-      step /= s_extent;
+      int s = step % S;
+      step /= S;
       int r = step;
       for (int i = first_step; i < end_step; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
@@ -321,12 +321,12 @@ void convgen_tma_im2col_split_k_cluster(
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         for (int box = 0; box < blocks_a_stage; ++box) {
           tma_load_im2col_4d(a_tile + box * a_box_bytes, &a_map, full, c, in_w, in_h, n, u16(s), u16(r));
-          tma_load_tile_3d_multicast(b_tile + box * b_box_bytes, &b_map, full, c, r * s_extent + s, n0 + rank * b_slice, neighbors);
+          tma_load_tile_3d_multicast(b_tile + box * b_box_bytes, &b_map, full, c, r * S + s, n0 + rank * b_slice, neighbors);
           c += tile_k;
           if (c == channel_blocks * tile_k) {
             c = 0;
             ++s;
-            if (s == s_extent) {
+            if (s == S) {
               s = 0;
               ++r;
             }

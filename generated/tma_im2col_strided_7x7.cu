@@ -186,10 +186,10 @@ constexpr int stages = 4;
 constexpr int consumers = 2;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int r_extent = 7;
-constexpr int s_extent = 7;
+constexpr int R = 7;
+constexpr int S = 7;
 constexpr int channel_blocks = 1;
-constexpr int k_blocks = r_extent * s_extent * channel_blocks;
+constexpr int k_blocks = R * S * channel_blocks;
 constexpr int blocks_a_stage = 7;  // k steps that share a stage
 constexpr int k_stages = k_blocks / blocks_a_stage;
 constexpr int rows = 128;  // of a tile, for each consumer
@@ -273,12 +273,12 @@ void convgen_tma_im2col_strided_7x7(
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         for (int box = 0; box < blocks_a_stage; ++box) {
           tma_load_im2col_4d(a_tile + box * a_box_bytes, &a_map, full, c, in_w, in_h, n, u16(s), u16(r));
-          tma_load_tile_3d(b_tile + box * b_box_bytes, &b_map, full, c, r * s_extent + s, n0);
+          tma_load_tile_3d(b_tile + box * b_box_bytes, &b_map, full, c, r * S + s, n0);
           c += tile_k;
           if (c == channel_blocks * tile_k) {
             c = 0;
             ++s;
-            if (s == s_extent) {
+            if (s == S) {
               s = 0;
               ++r;
             }

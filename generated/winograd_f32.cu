@@ -361,40 +361,40 @@ void convgen_winograd_f32(
 
 // ---- Winograd's transforms, F(4x4, 3x3) ----------------------------------------------------
 // What is above multiplies: its x is V, its w is U, its y is M, its groups are the points.
-constexpr int SIZE = 6;  // inputs of a tile along an axis, and points
+constexpr int size = 6;  // inputs of a tile along an axis, and points
 
 // G along an axis, in place.
-template <int STEP>
+template <int step>
 __device__ __forceinline__ void transform_filter(float* held) {
-  const float d0 = held[0 * STEP], d1 = held[1 * STEP], d2 = held[2 * STEP];
-  held[0 * STEP] = d0;
-  held[1 * STEP] = 0.333333333f * d0 + 0.333333333f * d1 + 0.333333333f * d2;
-  held[2 * STEP] = -0.333333333f * d0 + 0.333333333f * d1 - 0.333333333f * d2;
-  held[3 * STEP] = -0.533333333f * d0 - 0.266666667f * d1 - 0.133333333f * d2;
-  held[4 * STEP] = 0.133333333f * d0 - 0.266666667f * d1 + 0.533333333f * d2;
-  held[5 * STEP] = d2;
+  const float d0 = held[0 * step], d1 = held[1 * step], d2 = held[2 * step];
+  held[0 * step] = d0;
+  held[1 * step] = 0.333333333f * d0 + 0.333333333f * d1 + 0.333333333f * d2;
+  held[2 * step] = -0.333333333f * d0 + 0.333333333f * d1 - 0.333333333f * d2;
+  held[3 * step] = -0.533333333f * d0 - 0.266666667f * d1 - 0.133333333f * d2;
+  held[4 * step] = 0.133333333f * d0 - 0.266666667f * d1 + 0.533333333f * d2;
+  held[5 * step] = d2;
 }
 
 // B^T along an axis, in place.
-template <int STEP>
+template <int step>
 __device__ __forceinline__ void transform_input(float* held) {
-  const float d0 = held[0 * STEP], d1 = held[1 * STEP], d2 = held[2 * STEP], d3 = held[3 * STEP], d4 = held[4 * STEP], d5 = held[5 * STEP];
-  held[0 * STEP] = 0.125f * d0 - 0.1875f * d1 - 0.25f * d2 + 0.1875f * d3 + 0.125f * d4;
-  held[1 * STEP] = -0.125f * d1 + 0.0625f * d2 + 0.3125f * d3 + 0.125f * d4;
-  held[2 * STEP] = 0.125f * d1 - 0.3125f * d2 + 0.0625f * d3 + 0.125f * d4;
-  held[3 * STEP] = -0.25f * d1 - 0.125f * d2 + 0.25f * d3 + 0.125f * d4;
-  held[4 * STEP] = 0.125f * d1 - 0.25f * d2 - 0.125f * d3 + 0.25f * d4;
-  held[5 * STEP] = 0.125f * d1 - 0.1875f * d2 - 0.25f * d3 + 0.1875f * d4 + 0.125f * d5;
+  const float d0 = held[0 * step], d1 = held[1 * step], d2 = held[2 * step], d3 = held[3 * step], d4 = held[4 * step], d5 = held[5 * step];
+  held[0 * step] = 0.125f * d0 - 0.1875f * d1 - 0.25f * d2 + 0.1875f * d3 + 0.125f * d4;
+  held[1 * step] = -0.125f * d1 + 0.0625f * d2 + 0.3125f * d3 + 0.125f * d4;
+  held[2 * step] = 0.125f * d1 - 0.3125f * d2 + 0.0625f * d3 + 0.125f * d4;
+  held[3 * step] = -0.25f * d1 - 0.125f * d2 + 0.25f * d3 + 0.125f * d4;
+  held[4 * step] = 0.125f * d1 - 0.25f * d2 - 0.125f * d3 + 0.25f * d4;
+  held[5 * step] = 0.125f * d1 - 0.1875f * d2 - 0.25f * d3 + 0.1875f * d4 + 0.125f * d5;
 }
 
 // A^T along an axis, in place.
-template <int STEP>
+template <int step>
 __device__ __forceinline__ void transform_output(float* held) {
-  const float d0 = held[0 * STEP], d1 = held[1 * STEP], d2 = held[2 * STEP], d3 = held[3 * STEP], d4 = held[4 * STEP], d5 = held[5 * STEP];
-  held[0 * STEP] = 8.0f * d0 + 8.0f * d1 + 8.0f * d2 + 16.0f * d3 + 2.0f * d4;
-  held[1 * STEP] = 8.0f * d1 - 8.0f * d2 + 8.0f * d3 - 4.0f * d4;
-  held[2 * STEP] = 8.0f * d1 + 8.0f * d2 + 4.0f * d3 + 8.0f * d4;
-  held[3 * STEP] = 8.0f * d1 - 8.0f * d2 + 2.0f * d3 - 16.0f * d4 + 8.0f * d5;
+  const float d0 = held[0 * step], d1 = held[1 * step], d2 = held[2 * step], d3 = held[3 * step], d4 = held[4 * step], d5 = held[5 * step];
+  held[0 * step] = 8.0f * d0 + 8.0f * d1 + 8.0f * d2 + 16.0f * d3 + 2.0f * d4;
+  held[1 * step] = 8.0f * d1 - 8.0f * d2 + 8.0f * d3 - 4.0f * d4;
+  held[2 * step] = 8.0f * d1 + 8.0f * d2 + 4.0f * d3 + 8.0f * d4;
+  held[3 * step] = 8.0f * d1 - 8.0f * d2 + 2.0f * d3 - 16.0f * d4 + 8.0f * d5;
 }
 
 // U[point, k, c] = G w[k, :, :, c] G^T: a thread has a pair of channels.
@@ -407,7 +407,7 @@ void convgen_winograd_f32_filter(
   if (index >= 4096) return;
   const int k = index / 64;
   const int c = index % 64;
-  float held[SIZE][SIZE][1];
+  float held[size][size][1];
 #pragma unroll
   for (int i = 0; i < 3; ++i) {
 #pragma unroll
@@ -417,13 +417,13 @@ void convgen_winograd_f32_filter(
     }
   }
 #pragma unroll
-  for (int j = 0; j < 3; ++j) transform_filter<SIZE * 1>(&held[0][j][0]);
+  for (int j = 0; j < 3; ++j) transform_filter<size * 1>(&held[0][j][0]);
 #pragma unroll
-  for (int i = 0; i < SIZE; ++i) transform_filter<1>(&held[i][0][0]);
+  for (int i = 0; i < size; ++i) transform_filter<1>(&held[i][0][0]);
 #pragma unroll
-  for (int i = 0; i < SIZE; ++i) {
+  for (int i = 0; i < size; ++i) {
 #pragma unroll
-    for (int j = 0; j < SIZE; ++j) {
+    for (int j = 0; j < size; ++j) {
       *reinterpret_cast<u32*>(u + (i * 24576 + j * 4096 + index)) = __float_as_uint(held[i][j][0]);
     }
   }
@@ -446,12 +446,12 @@ void convgen_winograd_f32_input(
   const int n = tile / 49;
   const int first_p = tile_p * 4;
   const int first_q = tile_q * 4;
-  float held[SIZE][SIZE][2];
+  float held[size][size][2];
 #pragma unroll
-  for (int i = 0; i < SIZE; ++i) {
+  for (int i = 0; i < size; ++i) {
     const int in_h = first_p + i - 1;
 #pragma unroll
-    for (int j = 0; j < SIZE; ++j) {
+    for (int j = 0; j < size; ++j) {
       const int in_w = first_q + j - 1;
       const u64 raw_loaded_0 = in_h >= 0 && in_h < 28 && in_w >= 0 && in_w < 28 ? *reinterpret_cast<const u64*>(x + (n * 50176 + in_h * 1792 + in_w * 64 + c)) : u64{};
       const float loaded[2] = {
@@ -463,14 +463,14 @@ void convgen_winograd_f32_input(
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
 #pragma unroll
-    for (int j = 0; j < SIZE; ++j) transform_input<SIZE * 2>(&held[0][j][e]);
+    for (int j = 0; j < size; ++j) transform_input<size * 2>(&held[0][j][e]);
 #pragma unroll
-    for (int i = 0; i < SIZE; ++i) transform_input<2>(&held[i][0][e]);
+    for (int i = 0; i < size; ++i) transform_input<2>(&held[i][0][e]);
   }
 #pragma unroll
-  for (int i = 0; i < SIZE; ++i) {
+  for (int i = 0; i < size; ++i) {
 #pragma unroll
-    for (int j = 0; j < SIZE; ++j) {
+    for (int j = 0; j < size; ++j) {
       *reinterpret_cast<u64*>(v + (tile * 2304 + i * 384 + j * 64 + c)) =
           u64(__float_as_uint(held[i][j][1])) << 32 | __float_as_uint(held[i][j][0]);
     }
@@ -517,11 +517,11 @@ void convgen_winograd_f32_output(
   const int n = tile / 49;
   const int first_p = tile_p * 4;
   const int first_q = tile_q * 4;
-  float held[SIZE][SIZE][2];
+  float held[size][size][2];
 #pragma unroll
-  for (int i = 0; i < SIZE; ++i) {
+  for (int i = 0; i < size; ++i) {
 #pragma unroll
-    for (int j = 0; j < SIZE; ++j) {
+    for (int j = 0; j < size; ++j) {
       const u64 raw_loaded_0 = *reinterpret_cast<const u64*>(m + (tile * 2304 + i * 384 + j * 64 + k));
       const float loaded[2] = {
           __uint_as_float(u32(raw_loaded_0)), __uint_as_float(u32(raw_loaded_0 >> 32))};
@@ -532,7 +532,7 @@ void convgen_winograd_f32_output(
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
 #pragma unroll
-    for (int j = 0; j < SIZE; ++j) transform_output<SIZE * 2>(&held[0][j][e]);
+    for (int j = 0; j < size; ++j) transform_output<size * 2>(&held[0][j][e]);
 #pragma unroll
     for (int i = 0; i < 4; ++i) transform_output<2>(&held[i][0][e]);
   }

@@ -55,8 +55,9 @@ def _without_unused(text: str, before: str, indentation: str) -> str:
 
 
 def _words(text: str) -> Counter[str]:
-    """How often names occur outside comments."""
-    return Counter(word for line in text.split("\n") for word in re.findall(r"\w+", _code(line)))
+    """How often names occur outside comments and strings."""
+    code = (re.sub(r"\".*?\"", "", _code(line)) for line in text.split("\n"))
+    return Counter(word for line in code for word in re.findall(r"\w+", line))
 
 
 @dataclass(frozen=True)

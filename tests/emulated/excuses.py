@@ -119,7 +119,7 @@ HARMLESS = (
         above=r"store\(free_tile",
     ),
     Excuse("guard: .*", "such a sum is made, and not stored", was=r"value = window_sum"),
-    Excuse("guard: <= for <", "no step is as late", was=r"if \(step < K_STEPS\)"),
+    Excuse("guard: <= for <", "no step is as late", was=r"if \(step < (K_STEPS|k_steps)\)"),
     Excuse(
         "guard: <= for <",
         "what is behind the filter's last vector is loaded and not stored, or makes outputs that are dropped",
@@ -137,7 +137,7 @@ HARMLESS = (
     Excuse(
         "guard: <= for <",
         "the element beyond meets a zero of the table, or a gap between rows",
-        was=r"u32\(at\) < RUN_ELEMENTS|st_shared_u32\(base \+ FILTERS|at < loads",
+        was=r"u32\(at\) < run_elements|st_shared_u32\(base \+ filters_at|at < loads",
     ),
     Excuse(
         "cluster: another block",
@@ -163,7 +163,7 @@ HARMLESS = (
         "what follows copies nothing",
         above="load_halo_tile",
     ),
-    Excuse("guard: > for >=", "a row is loaded twice", was=r"set \+ 1 < SETS && line >= 4"),
+    Excuse("guard: > for >=", "a row is loaded twice", was=r"set \+ 1 < sets && line >= 4"),
     Excuse("moved: cp_async_commit_group moved behind fill", "fill only says which stage comes next"),
     Excuse(
         "moved: cp_async_wait_group moved (behind load|before if)",
@@ -232,20 +232,20 @@ HARMLESS = (
     Excuse(
         "(removed: __syncthreads removed|moved: __syncthreads moved (behind load_halo_tile|before for))",
         "each thread copies over zeros that it stored itself",
-        source=r"(?s)HALO_ROWS = 1;.*zeros where no copy will write",
+        source=r"(?s)halo_rows = 1;.*zeros where no copy will write",
     ),
     Excuse(
         "guard: (<= for <|> for >=)",
         "nothing is as late",
-        now=r"thread <= TILE_N \* 8|place <= K_STEPS \* 8|line > LINES\) return 0",
+        now=r"thread <= tile_n \* 8|place <= k_steps \* 8|line > lines\) return 0",
     ),
     Excuse(
-        "guard: (<= for <|> for >=)", "nothing is as late", now=r"u32\(h\) <= 1;|vector > 13", source="HALO_ROWS = 1;"
+        "guard: (<= for <|> for >=)", "nothing is as late", now=r"u32\(h\) <= 1;|vector > 13", source="halo_rows = 1;"
     ),
     Excuse(
         "guard: <= for <",
         "a word ends with the window's last element",
-        now=r"word \* 2 - shift_of\(phase\) \+ e\) <= RUN_ELEMENTS",
+        now=r"word \* 2 - shift_of\(phase\) \+ e\) <= run_elements",
         source=r"shift_of\(int phase\) \{ return 1;",
     ),
     # stem_wgrad
@@ -376,7 +376,7 @@ HARMLESS = (
     Excuse(
         "guard: (<= for <|> for >=)",
         "what is loaded behind a thread's last strip nobody uses",
-        now=r"ahead (<=|>) STRIPS\) (load_|next|return)",
+        now=r"ahead (<=|>) strips\) (load_|next|return)",
     ),
     Excuse(
         "guard: <= for <",
@@ -387,8 +387,8 @@ HARMLESS = (
     Excuse(
         "guard: > for >=",
         "rows are taken one by one, so none is as late",
-        now=r"if \(r > TILE_R",
-        source=r"constexpr int ROWS = 1;",
+        now=r"if \(r > tile_r",
+        source=r"(?s)held_rows = \d+;(?!.*constexpr int rows = )",
     ),
     # tma_plain
     Excuse(

@@ -16,6 +16,11 @@ TEMPLATES = sorted((ROOT / "templates").rglob("*.j2"))
 BEING_REWRITTEN = ("mma_gemm", "mma_wgrad", "tma_wgrad")
 SETTLED = [path for path in TEMPLATES if path.parent.name not in BEING_REWRITTEN]
 ARITHMETIC = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow, nodes.Neg)
+#: Extents of the problem, by its dims, and of the matrix product that it is.
+EXTENTS = {*"NCDHWKOPQTRS", "GEMM_M", "GEMM_N", "GEMM_K"}
+#: A constant, of the call's sizes, too, or a number that a function is made for.
+CONSTANT = r"(?:\b(?:const|constexpr) (?:int|u16|u32|u64|long long)|template <int) ([A-Za-z]\w*)(?= =|>|,)"
+GOLDENS = sorted((ROOT / "generated").glob("*.cu"))
 KERNELS = sorted((ROOT / "convgen" / "kernels").rglob("*.py"))
 
 
@@ -47,3 +52,22 @@ def test_templates_get_finished_values(path):
 
 def _is_literal(node: nodes.Expr) -> bool:
     return isinstance(node, nodes.Neg) and isinstance(node.node, nodes.Const)
+
+
+def constants(path: Path) -> set[str]:
+    return set(re.findall(CONSTANT, path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("path", GOLDENS, ids=named)
+def test_upper_case_is_for_extents_of_the_problem(path):
+    """Constants of a configuration, and what is derived, are in lower case."""
+    unsettled = set().union(*map(constants, set(TEMPLATES) - set(SETTLED)))
+    upper = {name for name in constants(path) if name == name.upper()}
+    assert upper - unsettled <= EXTENTS
+
+
+@pytest.mark.parametrize("path", GOLDENS, ids=named)
+def test_extents_of_the_problem_are_in_upper_case(path):
+    text = path.read_text(encoding="utf-8")
+    found = re.findall(r"\bconstexpr (?:int|u32|long long) (\w+)(?= =)", text)
+    assert not [name for name in found if re.fullmatch(r"gemm_[mnk]|[ncdhwkopqtrs](_extent)?", name)]

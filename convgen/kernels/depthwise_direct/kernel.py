@@ -236,7 +236,7 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
             accumulator=lowering.ACCUMULATORS[accumulate].c_type,
             load_filter=lowering.load(problem.w.dtype, f"w[{layout.filter_offset}]", accumulate),
             load_input=output.load_run(
-                problem.x.dtype, "value", "source + j * COLUMN_STEP", layout.inputs, "inside", accumulate
+                problem.x.dtype, "value", "source + j * column_step", layout.inputs, "inside", accumulate
             ),
             x_offset=x_offset,
             mentioned=set(re.findall(r"\w+", text)),
@@ -246,12 +246,12 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
 
 def _counts(layout: Layout, index: str) -> list[Count]:
     """How many thread tiles there are, and how far columns of x lie apart."""
-    of_images = f"{lowering.factor(layout.read.n)} * P_TILES * Q_TILES"
+    of_images = f"{lowering.factor(layout.read.n)} * p_tiles * q_tiles"
     return [
-        count("P_TILES", layout.p_tiles, "down an image"),
-        count("Q_TILES", layout.q_tiles, "across"),
-        count("THREAD_TILES", layout.thread_tiles, "of all images", of_images),
-        count("COLUMN_STEP", layout.read.x.stride("w"), "elements of x from one column to the next", c_type=index),
+        count("p_tiles", layout.p_tiles, "down an image"),
+        count("q_tiles", layout.q_tiles, "across"),
+        count("thread_tiles", layout.thread_tiles, "of all images", of_images),
+        count("column_step", layout.read.x.stride("w"), "elements of x from one column to the next", c_type=index),
     ]
 
 

@@ -145,7 +145,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             "strip": q_tail and layout.strips > 1,
         }
         inside = [  # what a lane of mma asks before it makes a result
-            *([f"from_strip < {config.strip if layout.strips == 1 else 'STRIP'}"] if q_tail else []),
+            *([f"from_strip < {config.strip if layout.strips == 1 else 'strip_columns'}"] if q_tail else []),
             *(f"{d} < {end}" for d, end in ends(layout).items() if guards[d]),
         ]
         return render(
@@ -184,12 +184,12 @@ def _no_vectors(problem: ConvProblem) -> str:
 
 def _counts(layout: Layout) -> dict[str, Count]:
     """How many bands there are."""
-    along = {"P_BANDS": layout.p_tiles, "STRIPS": layout.strips}
+    along = {"p_bands": layout.p_tiles, "strips": layout.strips}
     of_images = " * ".join([lowering.factor(layout.read.n), *(name for name, bands in along.items() if bands > 1)])
     return {
-        "STRIPS": count("STRIPS", layout.strips),
-        "P_BANDS": count("P_BANDS", layout.p_tiles, "down an image"),
-        "BANDS": count("BANDS", layout.bands, "of all images", of_images),
+        "strips": count("strips", layout.strips),
+        "p_bands": count("p_bands", layout.p_tiles, "down an image"),
+        "bands": count("bands", layout.bands, "of all images", of_images),
     }
 
 

@@ -109,7 +109,7 @@ def block_place(layout: Layout) -> tuple[BlockPlace, Place]:
 
 def _steps(layout: Layout, outputs: str = "outputs") -> str:
     """C text of the steps down a strip of so many rows."""
-    return f"max({outputs}, 1)" if layout.idle_step else f"{outputs} + HELD - 1"
+    return f"max({outputs}, 1)" if layout.idle_step else f"{outputs} + held_rows - 1"
 
 
 def place(layout: Layout, index: str) -> tuple[Place, Place]:
@@ -224,14 +224,14 @@ def _tap(layout: Layout) -> str:
         return "own"
     if layout.row_parts == 1:
         return "of_part * (R * S) + own"
-    plane = "of_part / ROW_PARTS * R + " if layout.walks[0].axis.filter > 1 else ""
-    return f"({plane}of_part % ROW_PARTS * TILE_R) * S + own"
+    plane = "of_part / row_parts * R + " if layout.walks[0].axis.filter > 1 else ""
+    return f"({plane}of_part % row_parts * tile_r) * S + own"
 
 
 def _past(layout: Layout) -> list[str]:
     """C text: where a thread's sum is of no channel, or of no tap."""
     channels = [f"k >= {layout.problem.k}"] if layout.channel_tail else []
-    return [*channels, *(["of_part % ROW_PARTS * TILE_R + own / S >= R"] if layout.row_tail else [])]
+    return [*channels, *(["of_part % row_parts * tile_r + own / S >= R"] if layout.row_tail else [])]
 
 
 def _formulas(layout: Layout) -> list[str]:

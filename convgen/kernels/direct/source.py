@@ -208,8 +208,8 @@ def _sum_rows(nest: Nest, tile: int) -> bool:
         loops[-1].before.append("float partial = 0.0f;")
         loops[-1].after.append("acc += partial;")
     else:
-        loops[-1].before.append("float partial[TILE] = {};")
-        loops[-1].after += ["#pragma unroll", "for (int i = 0; i < TILE; ++i) acc[i] += partial[i];"]
+        loops[-1].before.append("float partial[tile] = {};")
+        loops[-1].after += ["#pragma unroll", "for (int i = 0; i < tile; ++i) acc[i] += partial[i];"]
     return True
 
 

@@ -45,7 +45,7 @@ def values(layout: Lines) -> dict[str, object]:
         "column_of": output.column_of(run),
         "accumulator": lowering.ACCUMULATORS[problem.accumulate].c_type,
         "result": result,
-        "row_pitch": f"({layout.row_stride} * PITCH)" if layout.row_stride > 1 else "PITCH",
+        "row_pitch": f"({layout.row_stride} * pitch)" if layout.row_stride > 1 else "pitch",
         "held": 0 < len(result.channels) * config.tile_n // 4 <= MOST_HELD,
         "next_copy": advance(digits, number(digits, layout.threads)),
         "x_offset": _x_offset(problem, layout, index),

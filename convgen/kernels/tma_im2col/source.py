@@ -162,8 +162,7 @@ def _taps(layout: Layout) -> list[Tap]:
         ]
     walks = zip(dims, g.axes, strict=bool(g.axes))
     return [
-        Tap(d, f"{d}_extent", g.problem.extent(d), f"{d}_extent", _affine(a.offset_base, a.offset_step, d))
-        for d, a in walks
+        Tap(d, d.upper(), g.problem.extent(d), d.upper(), _affine(a.offset_base, a.offset_step, d)) for d, a in walks
     ]
 
 
@@ -316,7 +315,7 @@ def _affine(base: int | str, step: int, name: str) -> str:
 
 
 def _tap_index(layout: Layout, taps: list[Tap]) -> str:
-    """C text of a tap's number among all: (t * r_extent + r) * s_extent + s; counted from the last where they are
+    """C text of a tap's number among all: (t * R + r) * S + s; counted from the last where they are
     mirrored.  Those of a phase are some of all, by equal steps."""
     g = layout.gemm
     axes = g.phases.axes if g.phases else (None,) * len(taps)
