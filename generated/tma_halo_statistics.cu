@@ -252,7 +252,7 @@ constexpr int stages = 3;  // halo tiles in flight, a ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
-constexpr u32 row_bytes = 64;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 row_bytes = 64;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 2;  // of 64 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 21504;
 constexpr u32 halo_box_bytes = 20800;  // of a halo tile, what TMA brings
@@ -336,15 +336,13 @@ void convgen_tma_halo_statistics(
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         const int line0 = tile % line_tiles * tile_pixels;
         const int n = tile / line_tiles;
-        for (int block = 0; block < channel_blocks; ++block) {
-          const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
-          const int stage = turn % rings * stages + use % stages;
-          const u32 halo_tile = base + stage * halo_tile_bytes;
-          const u32 full = base + full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
-          mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo_tile, &x_map, full, block * tile_k, -1, line0 / width - 1, n);
-        }
+        const int use = turn / rings * channel_blocks;  // how often this ring was filled before
+        const int stage = turn % rings * stages + use % stages;
+        const u32 halo_tile = base + stage * halo_tile_bytes;
+        const u32 full = base + full_barriers + 8 * stage;
+        mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
+        mbarrier_arrive_expect_tx(full, halo_box_bytes);
+        tma_load_tile_4d(halo_tile, &x_map, full, 0, -1, line0 / width - 1, n);
       }
     }
   } else {
@@ -368,29 +366,28 @@ void convgen_tma_halo_statistics(
       const int line0 = tile % line_tiles * tile_pixels;
       const int n = tile / line_tiles;
       float acc[pixels / 2];  // rows: channels, columns: pixels
-      for (int block = 0; block < channel_blocks; ++block, ++use) {
-        const int stage = ring * stages + use % stages;
-        const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
-        wgmma_fence();
+      const int stage = ring * stages + use % stages;
+      const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
+      mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
+      wgmma_fence();
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
+      for (int r = 0; r < R; ++r) {
 #pragma unroll
-          for (int s = 0; s < S; ++s) {
-            const u32 shift = (r * width + s) * row_bytes;
-            const u32 tap_weights = base + weights + ((block * R + r) * S + s) * weight_box_bytes;
+        for (int s = 0; s < S; ++s) {
+          const u32 shift = (r * width + s) * row_bytes;
+          const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
 #pragma unroll
-            for (int k = 0; k < tile_k / 16; ++k) {
-              wgmma_m64n128k16_f32_f16_f16(
-                  acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
-            }
+          for (int k = 0; k < tile_k / 16; ++k) {
+            wgmma_m64n128k16_f32_f16_f16(
+                acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (r | s | k) != 0);
           }
         }
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
       }
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      ++use;
 
       float total_s[2] = {};
       float total_squares[2] = {};
@@ -442,7 +439,7 @@ void convgen_tma_halo_statistics(
         const int k = k0 + channel;
         total_s[half] = sum_over_columns(total_s[half]);
         total_squares[half] = sum_over_columns(total_squares[half]);
-        if (lane % 4 == 0) {
+        if (accumulator_column(lane) == 0) {
           result_s[place_of_row(tile) * K + k] = total_s[half];
           result_squares[place_of_row(tile) * K + k] = total_squares[half];
         }

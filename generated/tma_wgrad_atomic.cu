@@ -318,16 +318,10 @@ void convgen_tma_wgrad_atomic(
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < own_fragments; ++i) {
-#pragma unroll
-          for (int j = 0; j < parts; ++j) {
-            wgmma_m64n192k16_f32_f16_f16<1, 1>(
-                acc[i * parts + j], wgmma_descriptor(y_tile + i * y_box_bytes + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
-                wgmma_descriptor(x_tile + j * x_box_room + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
-                step != first_step || k > 0);
-          }
-        }
+        wgmma_m64n192k16_f32_f16_f16<1, 1>(
+            acc[0], wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
+            wgmma_descriptor(x_tile + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
+            step != first_step || k > 0);
       }
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
