@@ -66,6 +66,13 @@ def test_upper_case_is_for_extents_of_the_problem(path):
     assert upper - unsettled <= EXTENTS
 
 
+@pytest.mark.parametrize("path", [path for path in SETTLED if path.name != "host.cpp.j2"], ids=named)
+def test_no_branch_of_a_template_has_other_constants_in_upper_case(path):
+    """Of several words, also where no golden shows it."""
+    found = re.findall(r"(?:[A-Z][A-Z0-9]*_)+[A-Z0-9]+", path.read_text(encoding="utf-8"))
+    assert set(found) <= EXTENTS | {"CONVGEN_EMULATE"}
+
+
 @pytest.mark.parametrize("path", GOLDENS, ids=named)
 def test_extents_of_the_problem_are_in_upper_case(path):
     text = path.read_text(encoding="utf-8")
