@@ -1,5 +1,5 @@
-"""Random kernels of tma_im2col and tma_halo (dgrad, too), wgrad, depthwise dgrad and winograd, for as long as you
-like, or until so many are done: on a GPU, or emulated.
+"""Random kernels of tma_im2col and tma_halo (dgrad, too), mma_gemm's dgrad, wgrad, depthwise dgrad and winograd, for as
+long as you like, or until so many are done: on a GPU, or emulated.
 
     python tests/fuzz.py --seconds 100 --processes 12 --failures failures.txt
     python tests/fuzz.py --kinds gradients --count 2000 --seconds 300 --processes 16
@@ -37,6 +37,7 @@ KINDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "stem_wgrad": ("implicit_gemm", {"kernel": "stem_wgrad"}),
     "dgrad": ("tma_im2col", {}),
     "halo_dgrad": ("tma_halo", {}),
+    "mma_dgrad": ("implicit_gemm", {"kernel": "mma_gemm"}),
     "depthwise_dgrad": ("depthwise", {}),
     "winograd": ("winograd", {"kernel": "winograd"}),
     "winograd_fused": ("winograd", {"kernel": "winograd_fused"}),

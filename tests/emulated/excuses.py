@@ -372,6 +372,12 @@ HARMLESS = (
         source=r"cp_async_wait_group<slots - 1>\(\);\n *sync_consumer",
     ),
     Excuse("guard: <= for <", "an operand is loaded that nobody uses", now=r"kept = line % width <= strip"),
+    Excuse(
+        "stage: not carried on",
+        "a reader that is made of its phase has zeros else",
+        was=r"^ *[rs] = 0;",
+        source=r"XReader x_reader\{phase\};",
+    ),
     # depthwise_wgrad
     Excuse(
         "guard: (<= for <|> for >=)",

@@ -106,6 +106,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "mma_gemm": (
         "implicit_gemm_grouped", "implicit_gemm_s8", "implicit_gemm_f32", "implicit_gemm_fp8", "implicit_gemm_planes",
     ),
+    "mma_gemm, strided dgrad": ("implicit_gemm_strided_dgrad",),
     "mma_gemm, dynamic": ("implicit_gemm_dynamic",),
     "stem_mma": ("implicit_gemm_first_layer", "tl_conv1d_im2col"),
     "stem_wgmma": ("implicit_gemm_first_layer_wgmma",),

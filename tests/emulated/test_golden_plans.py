@@ -116,8 +116,11 @@ def _tma_halo(p: ConvProblem, c: tma_halo.Config) -> Work:
 
 
 def _mma_gemm(p: ConvProblem, c: mma_gemm.Config) -> Work:
-    gemm_k = p.taps * p.c_per_group
-    tiles = {"m": (p.output_pixels, c.tile_m), "n": (p.k_per_group, c.tile_n), "k": (gemm_k, c.tile_k)}
+    assigned = assignment(p)
+    p, phases = assigned.problem, assigned.phases
+    pixels, taps = (p.n * phases.pixels, max(phases.taps)) if phases else (p.output_pixels, p.taps)
+    gemm_k = taps * p.c_per_group
+    tiles = {"m": (pixels, c.tile_m), "n": (p.k_per_group, c.tile_n), "k": (gemm_k, c.tile_k)}
     return Work(tiles, -(-gemm_k // c.tile_k) // c.split_k, c.stages)
 
 

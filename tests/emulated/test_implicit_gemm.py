@@ -93,9 +93,20 @@ def test_tiles(options: Mapping[str, int | str], layouts: Mapping[str, str], see
 
 def test_threads_without_work_stay_inside(seed: int) -> None:
     """64 threads load the filters' tile, element by element, of 128 that the block has."""
-    problem = laid_out(make("fprop", 1, 64, 8, (7, 6), (3, 3), pad=1), {"w": "rsck"})
-    options = {"tile.m": 256, "tile.n": 16, "tile.k": 32, "warps.m": 4, "warps.n": 1}
+    problem = laid_out(make("fprop", 1, 64, 8, (7, 6), (3, 3), pad=1, dtype="s8"), {"w": "rsck"})
+    options = {"tile.m": 256, "tile.n": 16, "tile.k": 64, "warps.m": 4, "warps.n": 1}
     check(problem, {"kernel": "mma_gemm", **options}, seed)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("k", [2, 4, 24, 64])
+@pytest.mark.parametrize("order", ["channel_first", "channel_last", "taps_inner"])
+def test_filters_with_output_channels_innermost(k: int, order: str, groups: int, seed: int) -> None:
+    """Their tile lies in rows of gemm_k, which ldmatrix transposes."""
+    problem = make("fprop", 2, 40 * groups, k * groups, (9, 8), (3, 3), stride=(2, 1), pad=1, groups=groups)
+    for split_k in (1, 3):
+        options = {"kernel": "mma_gemm", "order": order, "split_k": split_k}
+        assert "ldmatrix_x4_trans" in check(laid_out(problem, {"w": "rsck"}), options, seed)
 
 
 @pytest.mark.parametrize("c", [1, 2, 3, 4, 6, 8, 12, 24])

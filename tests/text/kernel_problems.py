@@ -124,7 +124,7 @@ OF_KERNEL: Mapping[str, st.SearchStrategy[ConvProblem]] = {
     "depthwise_stream": stream_problems(),
     "depthwise_direct": depthwise_problems() | depthwise_dgrads(),
     "depthwise_wgrad": PROBLEMS["depthwise_wgrad"],
-    "mma_gemm": gemm_problems(),
+    "mma_gemm": gemm_problems() | PROBLEMS["mma_dgrad"],
     "mma_wgrad": PROBLEMS["mma_wgrad"],
     "stem_wgmma": stem_problems(("f16", "bf16")),
     "stem_mma": stem_problems(("f16", "bf16", "f32", "s8", "e4m3", "e5m2")),

@@ -457,8 +457,8 @@ def test_who_serves_instead_is_said_and_true(capsys):
     out = capsys.readouterr().out
     assert out.count("error[E401]: depthwise cannot serve first: ") == 2
     (hint,) = re.findall(r"hint: (.*)", out)
-    assert hint == "`im2col` and `direct` serve it"
-    for name in ("im2col", "direct"):
+    assert hint == "`implicit_gemm`, `im2col` and `direct` serve it"
+    for name in ("implicit_gemm", "im2col", "direct"):
         assert main(["check", "layer.conv", "--only", "first", "--strategy", name]) == 0
 
 

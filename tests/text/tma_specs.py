@@ -290,6 +290,21 @@ def dgrad_problems(draw, pixels: int = 300, strided: bool = False) -> ConvProble
 
 
 @st.composite
+def mma_dgrads(draw) -> ConvProblem:
+    """The same by mma.sync: groups of any channels, and y in any layout, too."""
+    problem = draw(dgrad_problems())
+    groups, channels = draw(st.sampled_from((1, 1, 2, 3))), st.sampled_from((1, 2, 3, 4, 5, 8, 12, 16, 40, 64))
+    if groups > 1:
+        pads = tuple(zip(problem.pad_lo, problem.pad_hi, strict=True))
+        problem = make(
+            "dgrad", problem.n, groups * draw(channels), groups * draw(channels), problem.input, problem.filter,
+            problem.stride, pads, problem.dilation, groups, problem.y.dtype,
+        )  # fmt: skip
+        problem = _with_epilogue(draw, reordered(draw, problem, "wx"))
+    return reordered(draw, problem, "y", 3)
+
+
+@st.composite
 def depthwise_dgrads(draw, pixels: int = 300) -> ConvProblem:
     """A dgrad of any geometry with a filter per channel; channels that are vectors for most."""
     problem = draw(dgrad_problems(pixels))
@@ -449,6 +464,7 @@ PROBLEMS: Mapping[str, st.SearchStrategy[ConvProblem]] = {
     "depthwise_wgrad": depthwise_wgrad_problems(),
     "stem_wgrad": stem_wgrad_problems(),
     "dgrad": dgrad_problems(),
+    "mma_dgrad": mma_dgrads(),
     "halo_dgrad": halo_dgrad_problems(),
     "depthwise_dgrad": depthwise_dgrads(),
     "winograd": winograd_problems(),

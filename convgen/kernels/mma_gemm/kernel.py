@@ -1,7 +1,8 @@
 """mma_gemm: tiles of both factors are gathered from x and w by gemm_k, and multiplied by mma.sync, for sm_80 and up.
 
-It serves every layout, channel count and alignment, and groups.  A block makes one tile of one group (and one
-slice of gemm_k); its threads copy the next tiles with cp.async while its warps multiply this one.  After
+It serves every layout, channel count and alignment, and groups; a dgrad as the forward convolutions of its phases.  A
+block makes one tile of one group (and one slice of gemm_k, or one phase); its threads copy the next tiles with cp.async
+while its warps multiply this one.  After
 "Characterizing and Demystifying the Implicit Convolution Algorithm on Commercial Matrix-Multiplication
 Accelerators" (2021), section V: the lowered matrix is never made, blocks of it are.
 """
@@ -19,6 +20,7 @@ from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.mma_gemm import cost
 from convgen.kernels.mma_gemm.config import Config
+from convgen.kernels.mma_gemm.gradients import forward, gradient_obstacles, illegal_phases
 from convgen.kernels.mma_gemm.launches import launches, workspaces
 from convgen.kernels.mma_gemm.layout import Layout
 from convgen.kernels.mma_gemm.sizes import illegal_sizes, limits, size_obstacles
@@ -62,7 +64,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
     dynamic = base.ANY_SIZES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
-        found = mma_obstacles(problem, target)
+        found = gradient_obstacles(problem) or mma_obstacles(forward(problem), target)
         if problem.groups > MOST_GROUPS:
             message = f"{problem.groups} groups are more than the {MOST_GROUPS} that a grid has room for"
             found.append(Obstacle(message))
@@ -78,27 +80,30 @@ class MmaGemm(base.Kernel[Config, Layout]):
             yield from self._space(problem, target, {**fixed, "relayout": relayout})
 
     def _space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-        size = problem.x.element.bytes
+        read = forward(problem)
+        size = read.x.element.bytes
         trial = _layout(problem, target, Shape(64, 64, 2, 2), 64 // size, fixed)
         # elements that are gathered wait in registers: shorter rows
         gathered = not all(how.asynchronous for how in trial.loads.values())
-        depth = problem.taps * problem.c_per_group
+        depth = read.taps * read.c_per_group
         k = int(fixed.get("tile.k", (64 if gathered or depth * size <= 256 else 128) // size))
         stages = SHORT_STAGES if size * k <= 64 else STAGES
         pipelines = (int(fixed["stages"]),) if "stages" in fixed else stages
         for shape in _shapes(fixed):
             layout = _layout(problem, target, shape, k, fixed)
             few = layout.tile_count < target.sms
+            few = few and len(layout.phase_taps) == 1
             splits = [int(fixed["split_k"])] if "split_k" in fixed else [1, 2, 3, 4, 6, 8] if few else [1]
             for split_k, stage in product(splits, pipelines):
-                if stage > max(pipelines[0], -(-layout.walks["x"].depth // (k * split_k))):
+                if stage > max(pipelines[0], -(-max(layout.depths) // (k * split_k))):
                     continue  # no slice has as many steps
                 yield layout.sliced(split_k, stage, fixed.get("blocks"))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
-        c, problem, found = layout.config, layout.problem, Obstacles()
+        c, problem, found = layout.config, layout.assigned.problem, Obstacles()
         found += math_obstacles(problem, c.math)
         found += illegal_sizes(layout)
+        found += illegal_phases(layout)
         if c.relayout and not layout.prepared.copies:
             found.no("relayout 1 lays out planes of 4-byte elements, of which there are none",
                      "leave relayout out", "relayout")  # fmt: skip
@@ -126,14 +131,14 @@ class MmaGemm(base.Kernel[Config, Layout]):
         if layout.warp_rows * layout.warp_columns > MOST_PART:
             found.no(f"a warp's part of {layout.warp_rows}x{layout.warp_columns} does not fit its registers",
                      "more warps, or a smaller tile", "tile.n")  # fmt: skip
-        if c.split_k > layout.walks["x"].depth:
+        if c.split_k > max(*layout.depths, 1):
             found.no(f"split_k {c.split_k} is more than gemm_k", "a smaller split_k", "split_k")
         return found
 
     def time(self, layout: Layout) -> float:
-        problem, c = layout.problem, layout.config
-        us = cost.gemm_time(
-            steps=layout.steps,
+        problem, c = layout.read, layout.config
+        asked = dict(
+            steps=sum(layout.phase_steps) / len(layout.phase_steps),
             stages=c.stages,
             held=max(c.blocks, layout.held),
             tiles=layout.tile_count * c.split_k,
@@ -144,11 +149,16 @@ class MmaGemm(base.Kernel[Config, Layout]):
             rates=cost.H200,
             **layout.tile_demands,
         )
+        us = cost.gemm_time(**asked)
+        if len(layout.phase_steps) > 1:  # the tiles of the longest one take their time
+            longest = {"tiles": layout.tile_count // len(layout.phase_steps), "steps": layout.steps}
+            us = max(us, cost.gemm_time(**(asked | longest)))
+        us *= cost.GRADIENT if layout.assigned.backward else 1
         return us * (1 + max(0, layout.registers - MAX_REGISTERS) / 10) + layout.prepared.time
 
     def plan(self, layout: Layout) -> Plan:
         math = layout.config.math
-        notes = layout.prepared.notes
+        notes = (*layout.assigned.notes, *layout.prepared.notes)
         return plan_of(
             layout, launches(layout), workspaces(layout), arithmetic=math, limits=limits(layout), notes=notes
         )
@@ -168,7 +178,7 @@ def _shapes(fixed: Options) -> list[Shape]:
 
 def _layout(problem: ConvProblem, target: Target, shape: Shape, k: int, fixed: Options) -> Layout:
     """The layout of a tile, with two stages and a whole gemm_k."""
-    math = str(fixed.get("math", maths(problem.x.dtype)[0]))
+    math = str(fixed.get("math", maths(forward(problem).x.dtype)[0]))
     order, relayout = str(fixed.get("order", "channel_first")), int(fixed.get("relayout", 0))
     config = Config(shape.m, shape.n, k, shape.warps_m, shape.warps_n, 2, order=order, math=math, relayout=relayout)
     return Layout(problem, target, config)
@@ -176,7 +186,7 @@ def _layout(problem: ConvProblem, target: Target, shape: Shape, k: int, fixed: O
 
 def _bytes(layout: Layout) -> float:
     """Of device memory; a reduction stores results in vectors, whatever their pixels are."""
-    moved = traffic(layout.problem)
+    moved = traffic(layout.assigned.problem)
     odd = 0.0 if layout.config.split_k > 1 else cost.H200.odd_writes
     return moved["reads"] + written(moved["writes"], moved["y_pitch"], 0.0, odd)
 

@@ -37,14 +37,15 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
     problem, config = layout.read, layout.config
     entry = f"convgen_{problem.name}"
     params = (*layout.prepared.params(p.vector_param for p in pointers(layout)), *size_params(problem))
-    grid = (math.prod(layout.tiles), problem.groups, config.split_k)
+    grid = (math.prod(layout.tiles) * len(layout.phase_taps), problem.groups, config.split_k)
     first = Launch(entry, grid, config.threads, params, layout.shared_bytes, blocks_per_sm=config.blocks)
     before = layout.prepared.launches()
     if config.split_k == 1:
-        return (*before, first)
+        return layout.assigned.launches((*before, first))
     threads = -(-problem.y.size // reduce_run(problem))
     reads = layout.prepared.params(p.vector_param for p in reduce_pointers(layout))
-    return *before, first, Launch(f"{entry}_reduce", (-(-threads // REDUCE_BLOCK), 1, 1), REDUCE_BLOCK, reads)
+    reduce = Launch(f"{entry}_reduce", (-(-threads // REDUCE_BLOCK), 1, 1), REDUCE_BLOCK, reads)
+    return layout.assigned.launches((*before, first, reduce))
 
 
 def workspaces(layout: Layout) -> tuple[Workspace, ...]:

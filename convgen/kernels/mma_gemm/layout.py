@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from convgen.ir.phases import Phases, phases
 from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.kernels import base
 from convgen.kernels.mma_gemm.config import Config
 from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts.assignment import Assignment, assignment
 from convgen.kernels.parts.cost import functions
+from convgen.kernels.parts.k_rows import KRowsReader, Panels, k_rows_reader, panels
 from convgen.kernels.parts.limits import MAX_REGISTERS, WARP
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma
 from convgen.kernels.parts.prepare import Prepared, words_last
@@ -25,6 +28,8 @@ FURTHER_BOUND = 2
 TOGETHER, APART = 0.12, 0.5
 #: The same of one that cp.async copies by itself.
 COPIED_ALONE = 0.15
+#: Neighbors that a lane has after an exchange: the columns of an instruction.
+EXCHANGED = COLUMNS
 #: Registers for the sums of one slice, where factors are taken apart.
 SLICE_SUMS = 44
 
@@ -34,14 +39,33 @@ class Layout(base.Layout[Config]):
     """What follows from a problem and a configuration."""
 
     @cached_property
+    def assigned(self) -> Assignment:
+        return assignment(self.problem)
+
+    @cached_property
     def prepared(self) -> Prepared:
-        """What is laid out anew before the product, and the problem as the product reads it."""
+        """What is laid out anew before the product, and the forward convolution as the product reads it."""
         found = words_last(self.problem) if self.config.relayout else None
-        return found or Prepared(self.problem)
+        return found or Prepared(self.assigned.problem)
 
     @property
     def read(self) -> ConvProblem:
         return self.prepared.problem
+
+    @cached_property
+    def phases(self) -> Phases | None:
+        """Of a dgrad; of unit stride it is one."""
+        return phases(self.problem) if self.assigned.backward else None
+
+    @cached_property
+    def phase_taps(self) -> tuple[int, ...]:
+        """Of each phase; of a forward convolution, all."""
+        return self.phases.taps if self.phases else (self.read.taps,)
+
+    @cached_property
+    def pixels(self) -> int:
+        """gemm_m: output pixels, of a phase those that its walk passes."""
+        return self.read.n * self.phases.pixels if self.phases else self.read.output_pixels
 
     @cached_property
     def columns(self) -> output.Columns:
@@ -68,7 +92,27 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def run(self) -> int:
-        return output.run_length(self.read, self.columns, self.warp_columns)
+        run = output.run_length(self.read, self.columns, self.warp_columns)
+        if self.columns.role == "pixels" and len(self.phase_taps) > 1:
+            return 1  # a phase's pixels are no neighbors
+        if self.k_rows and not self.swapped:  # columns are as they lie in memory: two of an instruction, or by exchange
+            return EXCHANGED if run >= EXCHANGED else min(run, 2)
+        return run
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether lanes exchange results, so that what one of them stores are neighbors."""
+        return self.k_rows and self.run == EXCHANGED and not self.swapped
+
+    @property
+    def k_rows(self) -> bool:
+        """Whether w's tile lies in rows of gemm_k."""
+        return self.loads["w"].k_rows
+
+    @property
+    def panels(self) -> Panels:
+        """Of w's tile, where it lies so."""
+        return panels(self.tile("w"), self.warp_rows if self.swapped else self.warp_columns)
 
     @property
     def element_bytes(self) -> int:
@@ -80,22 +124,38 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def walks(self) -> dict[str, Walk]:
-        return {role: walk(self.read, role, self.config.order, self.config.tile_k) for role in ("x", "w")}
+        c = self.config
+        return {role: walk(self.read, role, c.order, c.tile_k, self.phases) for role in ("x", "w")}
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """gemm_k of each phase."""
+        longest = max(*self.phase_taps, 1)
+        return tuple(self.walks["x"].depth // longest * taps for taps in self.phase_taps)
+
+    @property
+    def phase_steps(self) -> tuple[int, ...]:
+        """k steps of one slice, of each phase."""
+        return tuple(-(-depth // (self.config.tile_k * self.config.split_k)) for depth in self.depths)
 
     @property
     def steps(self) -> int:
-        """k steps of one slice."""
-        return -(-self.walks["x"].depth // (self.config.tile_k * self.config.split_k))
+        """k steps of one slice, of the phase that has the most."""
+        return max(self.phase_steps)
 
     def tile(self, role: str) -> Tile:
         c = self.config
         return Tile(c.tile_m if role == "x" else c.tile_n, c.tile_k, c.threads, self.element_bytes)
 
-    def reader(self, role: str) -> Reader:
+    def reader(self, role: str) -> Reader | KRowsReader:
         c = self.config
-        tile = self.tile(role)
-        permuted = self.run > 2 and (role == "x") == self.swapped
-        return reader(self.read, self.walks[role], role, tile, self.steps * c.tile_k, c.split_k, permuted)
+        tile, walked, covered = self.tile(role), self.walks[role], self.steps * c.tile_k
+        reach = c.tile_k * c.split_k
+        past_end = any(steps * reach > depth for steps, depth in zip(self.phase_steps, self.depths, strict=True))
+        if role == "w" and self.k_rows:
+            return k_rows_reader(self.read, walked, tile, covered * c.split_k, past_end, c.split_k > 1)
+        permuted = self.run > 2 and not self.exchanges and (role == "x") == self.swapped
+        return reader(self.read, walked, role, tile, covered, c.split_k, past_end, permuted)
 
     @property
     def mma(self) -> Mma:
@@ -123,8 +183,9 @@ class Layout(base.Layout[Config]):
 
     @property
     def tiles(self) -> tuple[int, int]:
-        p, c = self.read, self.config
-        return -(-p.output_pixels // c.tile_m), -(-p.k_per_group // c.tile_n)
+        """Of a phase, along m and n."""
+        c = self.config
+        return -(-self.pixels // c.tile_m), -(-self.read.k_per_group // c.tile_n)
 
     @property
     def index(self) -> str:
@@ -169,7 +230,8 @@ class Layout(base.Layout[Config]):
         for role in ("x", "w"):
             loads = self.loads[role]
             bounds = len(self.walks[role].bounds)
-            total += loads.share.rows * (1 + bounds + FURTHER_BOUND * max(0, bounds - 2))
+            rows = 1 if loads.k_rows else loads.share.rows
+            total += rows * (1 + bounds + FURTHER_BOUND * max(0, bounds - 2))
             if not loads.asynchronous:
                 # elements on their way, and where each piece of them comes from
                 pieces = CHUNK_BYTES // self.element_bytes // loads.piece
@@ -192,7 +254,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def tile_count(self) -> int:
-        return math.prod(self.tiles) * self.read.groups
+        return math.prod(self.tiles) * len(self.phase_taps) * self.read.groups
 
     @property
     def ragged(self) -> int:

@@ -9,8 +9,10 @@ from convgen.codegen.render import render
 from convgen.ir.plan import Launch, Plan
 from convgen.kernels.mma_gemm.launches import pointers, reduce_pointers, reduce_run
 from convgen.kernels.mma_gemm.layout import Layout
+from convgen.kernels.mma_gemm.phases import phase_text, windows
 from convgen.kernels.parts import lowering, output
-from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, sizes, window_formulas
+from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, sizes
+from convgen.kernels.parts.k_rows import KRowsReader
 from convgen.kernels.parts.mma import COLUMNS, ROWS
 from convgen.kernels.parts.reader import Reader
 from convgen.kernels.parts.window_sum import WindowSum, window_sum
@@ -27,12 +29,12 @@ class Part:
     """Rows `first` to `last` of a thread's share, asked for among the products of one slice of a step."""
 
     slice: int
-    reader: Reader
+    reader: Reader | KRowsReader
     first: int
     last: int
 
 
-def dealt(readers: Sequence[Reader], slices: int) -> tuple[Part, ...]:
+def dealt(readers: Sequence[Reader | KRowsReader], slices: int) -> tuple[Part, ...]:
     """A step's copies over its slices but the last, which waits; none where a reader needs more than a copy a row."""
     if not all(r.divisible for r in readers):
         return ()
@@ -49,7 +51,7 @@ def dealt(readers: Sequence[Reader], slices: int) -> tuple[Part, ...]:
 def source(plan: Plan, layout: Layout) -> str:
     problem, config = layout.read, layout.config
     along, run, index = layout.columns, layout.run, layout.index
-    maps = output.product_map(problem)
+    maps = output.product_map(problem, layout.phases)
     accumulator = layout.mma.accumulator
     readers = [layout.reader("x"), layout.reader("w")]
     finishes = config.split_k == 1
@@ -67,7 +69,8 @@ def source(plan: Plan, layout: Layout) -> str:
         columns=along,
         pixel_dims=output.pixel_dims(problem),
         order_doc=ORDER_DOCS[config.order],
-        formulas=[*window_formulas(problem), *epilogue_formulas(problem)],
+        formulas=[*windows(layout), *epilogue_formulas(problem)],
+        phases=phase_text(layout),
         row_mmas=layout.warp_rows // ROWS,
         col_mmas=layout.warp_columns // COLUMNS,
         run=run,
@@ -78,7 +81,7 @@ def source(plan: Plan, layout: Layout) -> str:
         copies=dealt(readers, layout.slices),
         pointers=pointers(layout),
         sizes=list(sizes(problem)),
-        gemm_m=lowering.number_text(problem.output_pixels),
+        gemm_m=lowering.number_text(layout.pixels),
         index=index,
         accumulator=lowering.ACCUMULATORS[accumulator].c_type,
         result=result,

@@ -75,8 +75,11 @@ def mma_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
     if problem.op is Op.WGRAD:
         no("op wgrad is not served by this kernel", "kernel mma_wgrad", "kernel")
         return found
+    if problem.op is Op.DGRAD:
+        no("op dgrad is not served by this kernel", "kernel mma_gemm", "kernel")
+        return found
     if problem.op is not Op.FPROP:
-        no(f"op {problem.op} is not served; fprop and wgrad are")
+        no(f"op {problem.op} is not served; fprop, dgrad and wgrad are")
         return found
     x, w = problem.x, problem.w
     row = MMAS.get((x.dtype, maths(x.dtype)[0]))

@@ -22,10 +22,12 @@ from convgen.ir.dtypes import DTYPES, DType
 from convgen.ir.formula import number
 from convgen.ir.index_map import IndexMap, decompose, derive, variable
 from convgen.ir.integer import symbol
+from convgen.ir.phases import Phases
 from convgen.ir.problem import ConvProblem
 from convgen.ir.size import divisor
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import lowering
+from convgen.kernels.parts.phase_table import PhaseTable
 
 WORD = 4
 VECTOR_BYTES = 16  # the widest load or store of a thread
@@ -61,14 +63,23 @@ def _extent(problem: ConvProblem) -> Callable[[str], Expr]:
     return lambda dim: number(problem.extent(dim))
 
 
-def product_map(problem: ConvProblem) -> IndexMap:
-    """y and the operands over gemm_m (pixels), gemm_n (channels of a group) and the group."""
-    variables = (
-        variable("gemm_m", problem.output_pixels),
+def product_map(problem: ConvProblem, phases: Phases | None = None) -> IndexMap:
+    """y and the operands over gemm_m (pixels), gemm_n (channels of a group) and the group; of a dgrad's `phases`, over
+    the pixels of one, `phase`."""
+    pixels = problem.n * phases.pixels if phases else problem.output_pixels
+    variables = [
+        variable("gemm_m", pixels),
         variable("gemm_n", problem.k_per_group),
         variable("group", problem.groups),
-    )
+    ]
     loop = decompose(M, pixel_dims(problem), _extent(problem))
+    if phases:
+        table, sp = PhaseTable(phases, problem.spatial), problem.spatial
+        positions = {"n": problem.n} | {o: axis.positions for o, axis in zip(sp.output, phases.axes, strict=True)}
+        loop = decompose(M, pixel_dims(problem), lambda dim: Integer(positions[dim]))
+        for o, axis in zip(sp.output, phases.axes, strict=True):
+            loop[o] = axis.stride * loop[o] + table.value(f"first_{o}", "phase.")
+            variables += [variable(f"phase.first_{o}", axis.stride)]
     return derive(problem, variables, loop | {"g": GROUP, "k_in_group": N})
 
 

@@ -7,6 +7,7 @@ gathers elements into registers while the step before is multiplied.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ from convgen.kernels.parts.walk import Digit, Walk, number
 
 #: cp.async copies 4, 8 or 16 bytes.
 LEAST_ASYNC_BYTES = 4
+#: ldmatrix transposes matrices of elements of so many bytes.
+TRANSPOSED_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,17 @@ def share(tile: Tile, along_rows: bool) -> Share:
     return Share(f"thread % {tile.rows}", 1, chunk, tile.chunks // parts, parts, guard)
 
 
+def k_rows_share(tile: Tile) -> Share:
+    """The same of a tile in rows of gemm_k, whose chunks are neighboring rows: a thread has a chunk of several k."""
+    chunks = tile.rows * tile.element_bytes // CHUNK_BYTES
+    step = tile.threads // chunks
+    rows = -(-tile.k // step)
+    guards = [f"thread < {chunks * step}"] if chunks * step < tile.threads else []
+    guards += [f"row < {tile.k}"] if rows * step != tile.k else []
+    row = _plus(f"thread / {chunks}", "i", step, rows)
+    return Share(row, rows, f"thread % {chunks}", 1, step, " && ".join(guards))
+
+
 def _plus(text: str, counter: str, step: int, count: int) -> str:
     return f"{text} + {counter} * {step}" if count > 1 else text
 
@@ -85,12 +99,14 @@ def _plus(text: str, counter: str, step: int, count: int) -> str:
 @dataclass(frozen=True)
 class Loading:
     """How a tile is loaded: by cp.async or element by element, `piece` elements under one condition; whether
-    elements that are loaded at the same time share sectors of memory."""
+    elements that are loaded at the same time share sectors of memory; whether copies go along the tile's rows, which
+    are neighbors, and not along gemm_k: the tile then lies in rows of gemm_k (`k_rows`)."""
 
     asynchronous: bool
     piece: int
     share: Share
     together: bool
+    k_rows: bool = False
 
 
 def loading(walk: Walk, tile: Tile) -> Loading:
@@ -101,6 +117,10 @@ def loading(walk: Walk, tile: Tile) -> Loading:
     along_rows = inner.step != 1 and 1 in {abs(s) for s in walk.row_steps}
     if vector * tile.element_bytes >= LEAST_ASYNC_BYTES:
         return Loading(True, vector, share(tile, along_rows), True)
+    across = min(walk.rows_aligned, elements)
+    shared = tile.rows % elements == 0 and tile.rows // elements <= tile.threads
+    if tile.element_bytes == TRANSPOSED_BYTES and across > 1 and shared:
+        return Loading(True, across, k_rows_share(tile), True, k_rows=True)
     together = along_rows or inner.step == 1 or inner.extent < tile.k
     return Loading(False, min(walk.piece, elements), share(tile, along_rows), together)
 
@@ -163,6 +183,8 @@ class Reader:
         extra = (f", {self.index} group" if self.grouped else "") + (", int first_k" if self.sliced else "")
         return f"{self.index} first{extra}"
 
+    k_rows = False  # see parts/k_rows.py
+
     @property
     def piece_bytes(self) -> int:
         return self.piece * self.element_bytes
@@ -188,26 +210,51 @@ class Reader:
 
 def advance(digits: Sequence[Digit], number: Sequence[int]) -> tuple[str, ...]:
     """Lines that add a constant number to digits, with carries: no digit of it reaches its extent, so one
-    subtraction a digit is enough."""
+    subtraction a digit is enough, unless the extent is a phase's."""
     lines: list[str] = []
-    carry = False
+    carry = often = False
     for i in range(len(digits) - 1, -1, -1):
         digit, add = digits[i], number[i]
         if add:
             lines.append(f"{digit.name} += {add};")
         carry = i > 0 and (carry or add > 0)
+        often = often or (add > 0 and digit.end != "")
         if carry:
-            lines.append(
-                f"if ({digit.name} >= {digit.extent}) {{ {digit.name} -= {digit.extent}; ++{digits[i - 1].name}; }}"
-            )
+            lines.append(_carried(digit, digits[i - 1], often))
     return tuple(lines)
 
 
-def _digit_offset(digits: Sequence[Digit], index: str, constant: int) -> str:
-    text = lowering.linear([(d.name, d.step) for d in digits], index)
+def _carried(digit: Digit, outer: Digit, often: bool) -> str:
+    """The line that carries from a digit to the one outside of it; `often` where it may have several of its extents."""
+    how = "while" if often else "if"
+    return f"{how} ({digit.name} >= {digit.limit}) {{ {digit.name} -= {digit.limit}; ++{outer.name}; }}"
+
+
+def first_digits(digits: Sequence[Digit], first: Expr, scope: lowering.Scope) -> tuple[str, ...]:
+    """Lines that make the digits of gemm_k's place `first`.  What goes beyond the digits of constant extents is carried
+    among those whose extent is a phase's."""
+    inside = max((i for i, d in enumerate(digits) if d.end), default=0)
+    extents = {d.name: Integer(d.extent) for d in digits}
+    found = {d.name: "0" for d in digits[:inside]}
+    places = decompose(first, [d.name for d in digits[inside:]], lambda name: extents[name])
+    found |= {name: scope.text(e) for name, e in places.items()}
+    carries = range(inside, 0, -1) if found[digits[inside].name] != "0" else ()
+    return (
+        *(f"{name} = {text};" for name, text in found.items()),
+        *(_carried(digits[i], digits[i - 1], True) for i in carries),
+    )
+
+
+def digit_offset(digits: Sequence[Digit], index: str, constant: int) -> str:
+    """C text of the offset that digits make; what is taken away comes last."""
+    added = [(d.name, d.step) for d in digits if isinstance(d.step, Size) or d.step > 0]
+    text = lowering.linear(added, index) if added else ""
     if isinstance(constant, Size):
-        return f"{text} + {lowering.factor(constant)}"
-    return f"{text} {'-' if constant < 0 else '+'} {abs(constant)}" if constant else text
+        return f"{text or 0} + {lowering.factor(constant)}"
+    parts = [text] * bool(text) + [str(constant)] * (constant > 0)
+    taken = [lowering.linear([(d.name, -d.step)], index) for d in digits if (d.name, d.step) not in added and d.step]
+    taken += [str(-constant)] * (constant < 0)
+    return " - ".join([" + ".join(parts) or "0", *taken])
 
 
 def _moved(digits: Sequence[Digit], dim: str) -> list[str]:
@@ -253,15 +300,17 @@ class Row:
     bounds: tuple[RowBound, ...]
 
 
-def _row(problem: ConvProblem, walk: Walk, role: str, index: str, constant: int) -> Row:
+def row_text(problem: ConvProblem, walk: Walk, role: str, index: str, constant: int) -> Row:
     """`constant` is left out of the offset."""
     scope = lowering.Scope(index, limited=bool(problem.dynamic))
+    scope.ranges |= walk.ranges  # of a phase's numbers, too
     group = scope.declare("group", problem.groups)
     if role == "x":
         name = "gemm_m"
         dims = pixel_dims(problem)
-        m = scope.declare(name, problem.output_pixels)
-        at = lowering.coordinates(scope, m, dims, [problem.extent(d) for d in dims])
+        extents = [walk.extents[d] for d in dims]
+        m = scope.declare(name, math.prod(extents))
+        at = lowering.coordinates(scope, m, dims, extents)
     else:
         name = "gemm_n"
         at = {"k_in_group": scope.declare(name, problem.k_per_group)}
@@ -272,11 +321,24 @@ def _row(problem: ConvProblem, walk: Walk, role: str, index: str, constant: int)
     return Row(name, tuple(coordinates), offset, bounds)
 
 
+def inside_k(walk: Walk, past_end: bool) -> tuple[str, ...]:
+    """Conditions on gemm_k alone under which there is an element."""
+    first = walk.digits[0]
+    within = (f"{' + '.join(_moved(walk.digits, b.dim))} < {b.extent}" for b in walk.bounds if b.row is None)
+    return (*([f"{first.name} < {first.limit}"] if past_end else []), *within)
+
+
+def k_index_type(walk: Walk, tile: Tile, index: str) -> str:
+    """C type of the offset that gemm_k makes; a tile may end behind gemm_k."""
+    reach = sum(d.extent * abs(d.step) for d in walk.digits) * (1 + tile.k / walk.depth)
+    return "int" if reach < lowering.INT_LIMIT else index
+
+
 def reader(
-    problem: ConvProblem, walk: Walk, role: str, tile: Tile, covered: int, slices: int, permuted: bool
+    problem: ConvProblem, walk: Walk, role: str, tile: Tile, covered: int, slices: int, past_end: bool, permuted: bool
 ) -> Reader:
-    """`covered` is how much of gemm_k one slice steps over; `permuted` tells that the tile's rows are the
-    product's columns, dealt out by `column_of`."""
+    """`covered` is how much of gemm_k one slice steps over, `past_end` whether some step goes beyond its end;
+    `permuted` tells that the tile's rows are the product's columns, dealt out by `column_of`."""
     # long: a line for each value of the record
     size = tile.element_bytes
     chunk_elements = CHUNK_BYTES // size
@@ -287,24 +349,19 @@ def reader(
     # offsets that cannot be negative become addresses in fewer instructions and registers
     steps, constant = [step for e, step in walk.of_row.items() if e != 1], walk.of_row.get(Integer(1), 0)
     unsigned = loads.asynchronous and index == "int" and min(steps, default=0) >= 0
-    row = _row(problem, walk, role, index, constant if unsigned else 0)
+    row = row_text(problem, walk, role, index, constant if unsigned else 0)
     chunk_scope = lowering.Scope("int")
     first = chunk_scope.declare("first_chunk", covered * slices if slices > 1 else tile.k)
     digits = walk.digits
-    start = decompose(first, [d.name for d in digits], lambda name: next(d.extent for d in digits if d.name == name))
-    k_inside = [f"{digits[0].name} < {digits[0].extent}"] if covered * slices > walk.depth else []
-    k_inside += [f"{' + '.join(_moved(digits, b.dim))} < {b.extent}" for b in walk.bounds if b.row is None]
     wanted = _wanted(row.bounds, digits[0]) if loads.asynchronous else ""
     row_inside = [
         f"u32({' + '.join([f'{b.name}[i]', *_moved(digits, dim)])}) < {b.extent}"
         for dim, b in zip((b.dim for b in walk.bounds if b.row is not None), row.bounds, strict=True)
     ]
-    # a tile may end behind gemm_k
-    reach = sum(d.extent * abs(d.step) for d in digits) * (1 + tile.k / walk.depth)
-    k_index = "int" if reach < lowering.INT_LIMIT else index
+    k_index = k_index_type(walk, tile, index)
     pieces = chunk_elements // piece
     even = loads.asynchronous and pieces == mine.chunks == 1
-    even = even and not digits[-1].moves and digits[-1].extent % tile.k == 0
+    even = even and not digits[-1].moves and not digits[-1].end and digits[-1].extent % tile.k == 0
     chunk_jump = mine.chunk_stride * chunk_elements - (chunk_elements if pieces > 1 else 0)
     tensor = problem.tensor(role)
     c_type = bits_type(tensor.element)
@@ -330,10 +387,10 @@ def reader(
         row_offset=row.offset,
         bounds=row.bounds,
         digits=digits,
-        digits_at_start=tuple(f"{name} = {chunk_scope.text(e)};" for name, e in start.items()),
+        digits_at_start=first_digits(digits, first, chunk_scope),
         k_index=k_index,
-        k_offset=_digit_offset(digits, k_index, constant if unsigned else 0),
-        k_inside=tuple(k_inside),
+        k_offset=digit_offset(digits, k_index, constant if unsigned else 0),
+        k_inside=inside_k(walk, past_end),
         row_inside=("(taps[i] & wanted) == wanted",) if wanted else tuple(row_inside),
         wanted=wanted,
         next_piece=advance(digits, number(digits, piece)) if pieces > 1 else (),

@@ -4,6 +4,9 @@ gemm_k is a mixed-radix number: its digits are the taps and the channel, in the 
 `order` names.  A tensor's offset is linear in the digits, so a thread keeps the digits of the chunk that it
 loads and adds a constant number to them at every step, with carries.  Neighboring digits that the tensor's
 layout (and its bounds) allow to run on are one: KRSC filters have a single digit, a 1x1 layer its channel.
+
+A dgrad is walked phase by phase (`convgen.ir.phases`), x (y's gradient) forward and w from a phase's last tap to its
+first; one of unit stride is a single phase.  What differs among phases are names in the text, how many taps among them.
 """
 
 from __future__ import annotations
@@ -17,11 +20,14 @@ from sympy import Expr, Integer, Symbol
 
 from convgen.ir.formula import number as size_number
 from convgen.ir.index_map import Access, IndexMap, Variable, derive, variable
+from convgen.ir.index_map import Bound as Limit
 from convgen.ir.integer import Ranges, symbol
+from convgen.ir.phases import Phases
 from convgen.ir.problem import ConvProblem
 from convgen.ir.size import divisor
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts.mma import CHUNK_BYTES
+from convgen.kernels.parts.phase_table import PhaseTable
 
 #: Order of gemm_k's digits, outermost first: "taps" are the filter's dims, "c" the channel of the group,
 #: which "c_block" and "c_inner" split in two.
@@ -42,12 +48,19 @@ class Move:
 
 @dataclass(frozen=True)
 class Digit:
-    """One digit of gemm_k: one unit moves the tensor's offset by `step` elements."""
+    """One digit of gemm_k: one unit moves the tensor's offset by `step` elements.  Where its extent is a phase's, `end`
+    is the name of it, and `extent` the most."""
 
     name: str
     extent: int
     step: int
     moves: tuple[Move, ...] = ()
+    end: str = ""
+
+    @property
+    def limit(self) -> str:
+        """C text of its extent."""
+        return self.end or str(self.extent)
 
 
 @dataclass(frozen=True)
@@ -62,14 +75,16 @@ class Bound:
 
 @dataclass(frozen=True)
 class Walk:
-    """A tensor's elements over rows and gemm_k.  `of_row` is the offset's part that comes from the row: elements that a
-    unit of each coordinate takes, and under 1 those that are always there."""
+    """A tensor's elements over rows and gemm_k.  `of_row` is the offset's part that comes from the row (and its phase):
+    elements that a unit of each coordinate takes, and under 1 those that are always there.  `extents` are those of the
+    rows' coordinates."""
 
     tensor: Tensor
     digits: tuple[Digit, ...]
     bounds: tuple[Bound, ...]
     of_row: Mapping[Expr, int]
     ranges: Ranges
+    extents: Mapping[str, int]
 
     @property
     def depth(self) -> int:
@@ -91,23 +106,33 @@ class Walk:
         """Largest power of two that divides every offset at which digit 0 of the innermost begins a run of
         that many contiguous elements within the same bounds."""
         *outer, inner = self.digits
-        if inner.step != 1 or inner.moves:
+        if inner.step != 1 or inner.moves or inner.end:
             return 1
         steps = (*(d.step for d in outer), *self.row_steps, inner.extent)
         return _power_of_two(math.gcd(*map(divisor, steps)))
+
+    @cached_property
+    def rows_aligned(self) -> int:
+        """The same of w's rows, output channels: of neighbors in memory, as many as every offset is a multiple of."""
+        row = symbol("k_in_group")
+        if self.of_row.get(row) != 1:
+            return 1
+        steps = (*(step for e, step in self.of_row.items() if e != row), *(d.step for d in self.digits))
+        return _power_of_two(math.gcd(self.extents["k_in_group"], *map(divisor, steps)))
 
     @property
     def piece(self) -> int:
         """Largest power of two of consecutive k that share their bounds and lie a constant step apart."""
         inner = self.digits[-1]
-        return 1 if inner.moves else _power_of_two(inner.extent)
+        return 1 if inner.moves or inner.end else _power_of_two(inner.extent)
 
 
 def number(digits: Sequence[Digit], value: int) -> tuple[int, ...]:
-    """Digits of a number, outermost first; the outermost takes what is left."""
+    """Digits of a number, outermost first; the outermost takes what is left, or the first one whose extent is a
+    phase's."""
     found = []
     for digit in reversed(digits[1:]):
-        value, rest = divmod(value, digit.extent)
+        value, rest = (0, value) if digit.end else divmod(value, digit.extent)
         found.append(rest)
     return (value, *reversed(found))
 
@@ -151,9 +176,33 @@ def loop_map(problem: ConvProblem) -> IndexMap:
 
 
 @cache
-def walk(problem: ConvProblem, role: str, order: str, block: int) -> Walk:
-    """The walk of x or w.  `block` is the channels of a block in the order taps_inner."""
-    maps = loop_map(problem)
+def phase_map(problem: ConvProblem, phases: Phases) -> IndexMap:
+    """The same of a dgrad's `phases`, where `problem` is its assignment: over the positions and the taps of a phase."""
+    table, sp = PhaseTable(phases, problem.spatial), problem.spatial
+    counts = {o: axis.positions for o, axis in zip(sp.output, phases.axes, strict=True)}
+    counts |= {f: table.most(f"{f}_taps") for f in sp.filter}
+    variables = tuple(replace(v, extent=counts.get(v.name, v.extent)) for v in loop_variables(problem))
+    at: dict[str, Expr] = {v.name: v.symbol for v in variables}
+    limits = []
+    for i, f, o, axis in zip(sp.input, sp.filter, sp.output, phases.axes, strict=True):
+        at[i] = at[o] + axis.walk.lower + table.value(f"start_{i}") + axis.offset_step * at[f]
+        limits.append(Limit(i, at[i], 0, size_number(problem.extent(i))))
+        at[f] = table.value(f"last_{f}") - axis.tap_step * at[f]
+    of_w = {**at, "c": at["c_in_group"], "k": at["g"] * problem.k_per_group + at["k_in_group"]}
+    of_x = {**at, "c": at["g"] * problem.c_per_group + at["c_in_group"]}
+    accesses = {
+        "x": Access(problem.x, {d: of_x[d] for d in problem.x.dims}, tuple(limits)),
+        "w": Access(problem.w, {d: of_w[d] for d in problem.w.dims}),
+    }
+    return IndexMap((*variables, *table.variables), at, accesses).simplified()
+
+
+@cache
+def walk(problem: ConvProblem, role: str, order: str, block: int, phases: Phases | None = None) -> Walk:
+    """The walk of x or w.  `block` is the channels of a block in the order taps_inner; `phases` those of a dgrad, whose
+    assignment the problem is."""
+    maps = phase_map(problem, phases) if phases else loop_map(problem)
+    extents = {v.name: v.extent for v in maps.variables}
     access = maps.accesses[role]
     offset = _offset(access)
     taps = [symbol(f) for f in problem.spatial.filter]
@@ -162,14 +211,17 @@ def walk(problem: ConvProblem, role: str, order: str, block: int) -> Walk:
     if order == "taps_inner" and problem.c_per_group % block:
         limits["c_in_group"] = ({channel: 1}, problem.c_per_group)
 
+    varying = PhaseTable(phases, problem.spatial).names if phases else ()
+
     def digit(name: str, source: Symbol, extent: int, scale: int = 1) -> Digit:
         moves = [Move(dim, scale * c[source]) for dim, (c, _) in limits.items() if c.get(source)]
-        return Digit(name, extent, scale * offset.get(source, 0), tuple(moves))
+        end = f"{name}_taps" if f"{name}_taps" in varying else ""
+        return Digit(name, extent, scale * offset.get(source, 0), tuple(moves), end)
 
     digits: list[Digit] = []
     for part in ORDERS[order]:
         if part == "taps":
-            digits += [digit(t.name, t, problem.extent(t.name)) for t in taps]
+            digits += [digit(t.name, t, extents[t.name]) for t in taps]
         elif part == "c":
             digits.append(digit("c", channel, problem.c_per_group))
         elif part == "c_block":
@@ -183,18 +235,19 @@ def walk(problem: ConvProblem, role: str, order: str, block: int) -> Walk:
 
     bounds = tuple(Bound(dim, None if dim == "c_in_group" else row(c), high) for dim, (c, high) in limits.items())
     of_row = {s: step for s, step in offset.items() if s not in inner}
-    return Walk(problem.tensor(role), merge(digits), bounds, of_row, maps.ranges)
+    return Walk(problem.tensor(role), merge(digits), bounds, of_row, maps.ranges, extents)
 
 
 def merge(digits: Sequence[Digit]) -> tuple[Digit, ...]:
     """The same number with as few digits as can be: digits of extent 1 go, and two neighbors become one
-    where the inner one's end meets the outer one's next unit."""
+    where the inner one's end meets the outer one's next unit, in every phase."""
     kept: list[Digit] = []
     for digit in digits:
         if digit.extent == 1:
             continue
         outer = kept[-1] if kept else None
-        if outer and outer.step == digit.step * digit.extent and not outer.moves and not digit.moves:
+        apart = not outer or outer.end or digit.end or outer.moves or digit.moves
+        if outer and not apart and outer.step == digit.step * digit.extent:
             kept[-1] = replace(digit, name=outer.name + digit.name, extent=outer.extent * digit.extent)
         else:
             kept.append(digit)
