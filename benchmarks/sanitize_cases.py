@@ -278,6 +278,10 @@ CASES = {
     "winograd, slices": slices(layer("winograd { tile 2 product mma_gemm }")),
     "winograd, fused": layer("winograd { form fused schedule pingpong weight_stages 0 }"),
     "winograd, fused, streamed": layer("winograd { form fused schedule cooperative weight_stages 2 }"),
+    "strided dgrad, implicit_gemm": GRADIENT.format(op="dgrad", strategy="implicit_gemm { kernel mma_gemm }"),
+    "dgrad, implicit_gemm, groups": GROUPED_DGRAD.format(
+        c=60, of_group=20, groups=3, stride=1, strategy="implicit_gemm { kernel mma_gemm }"
+    ),
     "im2col dgrad": GRADIENT.format(op="dgrad", strategy="im2col"),
     "im2col dgrad, scatter": GRADIENT.format(op="dgrad", strategy="im2col { method scatter }"),
     "im2col wgrad": GRADIENT.format(op="wgrad", strategy="im2col"),

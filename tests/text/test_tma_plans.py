@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
     "pixels": (
         "tma_im2col", make("fprop", 1, 8, 8, (2**31 - 200,), (1,)), "pixels of the result do not fit 32 bits", "direct",
     ),
-    "mma: dgrad": ("implicit_gemm", like("dgrad"), "op dgrad is not served; fprop and wgrad are", "tma_im2col"),
+    "mma: dgrad": ("implicit_gemm", like("dgrad", dtype="f32"), "op dgrad of f32 is not served", "im2col"),
     "mma: wgrad": ("implicit_gemm", like("wgrad", dtype="e5m2"), "types e5m2 x e5m2: x and y must both be", ""),
     "halo: strided dgrad": (
         "tma_halo", make("dgrad", 2, 64, 64, (14, 14), (3, 3), stride=3), "9 phases of dgrad", "tma_im2col",
