@@ -372,26 +372,23 @@ void convgen_implicit_gemm_strided_dgrad(
   for (int i = 0; i < 2 * ROWS; ++i) {
     const int gemm_m = first_m + warp_row + i * 8 + accumulator_row(lane);
     if (gemm_m >= GEMM_M) continue;
+    const int gemm_n = first_n + warp_column + lane % 4 * RUN;
+    if (gemm_n >= GEMM_N) continue;
+    float v[RUN];
 #pragma unroll
-    for (int j = 0; j < COLUMNS * 2 / RUN; ++j) {
-      const int gemm_n = first_n + warp_column + j * (4 * RUN) + lane % 4 * RUN;
-      if (gemm_n >= GEMM_N) continue;
-      float v[RUN];
+    for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
+    const Vec4 raw_saved_0 = *reinterpret_cast<const Vec4*>(operand_saved + ((gemm_m / 28) * 14336 + phase.first_p * 7168 + (gemm_m % 28) * 256 + phase.first_q * 128 + gemm_n));
+    const float value_saved[8] = {
+        cvt_f32_f16(f16(raw_saved_0.x)), cvt_f32_f16(f16(raw_saved_0.x >> 16)),
+        cvt_f32_f16(f16(raw_saved_0.y)), cvt_f32_f16(f16(raw_saved_0.y >> 16)),
+        cvt_f32_f16(f16(raw_saved_0.z)), cvt_f32_f16(f16(raw_saved_0.z >> 16)),
+        cvt_f32_f16(f16(raw_saved_0.w)), cvt_f32_f16(f16(raw_saved_0.w >> 16))};
 #pragma unroll
-      for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
-      const Vec4 raw_saved_0 = *reinterpret_cast<const Vec4*>(operand_saved + ((gemm_m / 28) * 14336 + phase.first_p * 7168 + (gemm_m % 28) * 256 + phase.first_q * 128 + gemm_n));
-      const float value_saved[8] = {
-          cvt_f32_f16(f16(raw_saved_0.x)), cvt_f32_f16(f16(raw_saved_0.x >> 16)),
-          cvt_f32_f16(f16(raw_saved_0.y)), cvt_f32_f16(f16(raw_saved_0.y >> 16)),
-          cvt_f32_f16(f16(raw_saved_0.z)), cvt_f32_f16(f16(raw_saved_0.z >> 16)),
-          cvt_f32_f16(f16(raw_saved_0.w)), cvt_f32_f16(f16(raw_saved_0.w >> 16))};
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        v[e] = (value_saved[e] > 0.0f ? 1.0f : 0.0f) != 0.0f ? v[e] : 0.0f;
-      }
-      *reinterpret_cast<Vec4*>(y + ((gemm_m / 28) * 14336 + phase.first_p * 7168 + (gemm_m % 28) * 256 + phase.first_q * 128 + gemm_n)) = Vec4{
-          cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),
-          cvt_f16x2_f32(v[6], v[7])};
+    for (int e = 0; e < 8; ++e) {
+      v[e] = (value_saved[e] > 0.0f ? 1.0f : 0.0f) != 0.0f ? v[e] : 0.0f;
     }
+    *reinterpret_cast<Vec4*>(y + ((gemm_m / 28) * 14336 + phase.first_p * 7168 + (gemm_m % 28) * 256 + phase.first_q * 128 + gemm_n)) = Vec4{
+        cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),
+        cvt_f16x2_f32(v[6], v[7])};
   }
 }
