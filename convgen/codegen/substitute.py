@@ -17,6 +17,8 @@ _ATOM = re.compile(r"[A-Za-z_0-9]")
 _CLOSES = {"(": ")", "[": "]", "<": ">"}
 _OPENS = {close: opens for opens, close in _CLOSES.items()}
 _PRODUCT = ("*", "/", "%")
+#: Words of the types that expressions are cast to.
+_TYPES = frozenset("int long unsigned float double u8 u16 u32 u64 s8 f16 bf16 const *".split())
 #: What a sum may begin behind, and end before.
 _BETWEEN = frozenset(["", ",", "?", ":", ";", "<", ">", "<=", ">=", "==", "!=", "&&", "||", "<<", ">>"])
 _BEGINS = _BETWEEN | {"(", "[", "{", "=", "+=", "-=", "return"}
@@ -187,7 +189,8 @@ class _Tokens:
         end = self._match(at, 1)
         if end is None or self._is_atom(end + 1) or self._at(end + 1) == "(":  # a cast
             return None
-        return end + 1
+        # a cast of something with a sign, which is no sum
+        return None if all(self._at(i) in _TYPES for i in range(at + 1, end)) else end + 1
 
     def _postfix(self, at: int) -> Callable[[int], int | None] | None:
         if self._at(at) in (".", "->", "::"):

@@ -146,6 +146,10 @@ def test_other_loops_stay(loop):
         ("x = y;  // i of them", "x = y;  // i of them"),
         ("(i + j) % 2 * 16", "j % 2 * 16"),
         ("if (i == 0 && thread == 0)", "if (thread == 0)"),
+        ("p[i * (long long)-1]", "p[0 * (long long)-1]"),
+        ("p[j + i * (int)-n * 2]", "p[j + 0 * (int)-n * 2]"),
+        ("p[i * (long long)n]", "p[0 * (long long)n]"),
+        ("p[i * (n) - 1]", "p[0 - 1]"),
     ],
 )  # fmt: skip
 def test_zero_for_a_name(text, zero):
