@@ -30,6 +30,9 @@ A: Any = torch.ops.aten
 _WORDS = "image_value image_square"
 #: Types that round more coarsely than sums of squares in float32 do; others keep a pass of their own.
 _SUMMED = (torch.float16, torch.bfloat16)
+#: Times the mean's square, the least variance that rounded sums tell: about half a step of float16, squared.  What is
+#: computed below that is chance, perhaps negative, and dividing by it would make anything of one step.
+_LEAST = 2.0**-22
 #: What stands between a value and what normalizes it: copies, and float32 under autocast.
 _COPIES = (A.clone.default, A._to_copy.default)
 
@@ -106,7 +109,8 @@ def use_sums(graph: Any, made: Node) -> None:
         share = value_of(sums[0]).numel() / value_of(value).numel()
         mean, square = (call(graph, A.mul.Tensor, each, share) for each in sums)
         variance = call(graph, A.sub.Tensor, square, call(graph, A.mul.Tensor, mean, mean))
-        variance = call(graph, A.relu.default, variance)  # that of rounded sums may be below zero
+        least = call(graph, A.mul.Tensor, call(graph, A.mul.Tensor, mean, mean), _LEAST)
+        variance = call(graph, A.maximum.default, variance, least)
     made.replace_all_uses_with(value)
     for normalization in found:
         with graph.inserting_before(normalization.result):
