@@ -281,6 +281,31 @@ def test_images_of_one_step_or_two_are_not_blown_up(norm):
         assert fast(x).abs().max() <= 2 * model(x).abs().max()
 
 
+def test_images_as_channels_of_one_image():
+    """As adaptive normalizations are often written: by reshape(), which is a copy and an unsafe view of it."""
+
+    class Adaptive(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.style = nn.Conv2d(16, 16, 3, padding=1), nn.Linear(5, 32)
+
+        def forward(self, x, style):
+            y, (weight, bias) = self.conv(x), self.style(style).chunk(2, 1)
+            n, k, *extents = y.shape
+            as_one = y.reshape(1, n * k, *extents)
+            made = TF.batch_norm(as_one, None, None, weight.reshape(-1), bias.reshape(-1), training=True)
+            return made.reshape(n, k, *extents)
+
+    model = randomized(Adaptive()).half().eval()
+    x, style = torch.randn(3, 16, 8, 8).half(), torch.randn(3, 5).half()
+    with torch.no_grad():
+        fast = ct.optimize(model, (x, style))
+        assert of_images(fast.report) == [True]
+        right = copy.deepcopy(model).double()(x.double(), style.double())
+        errors = [(found.double() - right).norm() for found in (fast(x, style), model(x, style))]
+    assert errors[0] <= 1.3 * errors[1]
+
+
 def test_what_has_no_sums_of_images():
     class Both(nn.Module):
         """A concatenation reads the result, too."""

@@ -35,6 +35,7 @@ _SUMMED = (torch.float16, torch.bfloat16)
 _LEAST = 2.0**-22
 #: What stands between a value and what normalizes it: copies, and float32 under autocast.
 _COPIES = (A.clone.default, A._to_copy.default)
+_VIEWS = (A.view.default, A._unsafe_view.default)
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ def _normalization(value: Node, user: Node) -> Normalization | None:
 def _instance_norm(value: Node, view: Node) -> Normalization | None:
     """A BatchNorm's own statistics of a view in which images are channels of one image."""
     n, k, *extents = value_of(value).shape if value_of(value).dim() > 2 else (0, 0)
-    if not is_call(view, A.view.default) or list(value_of(view).shape) != [1, n * k, *extents] or len(view.users) != 1:
+    if not is_call(view, *_VIEWS) or list(value_of(view).shape) != [1, n * k, *extents] or len(view.users) != 1:
         return None
     (norm,) = view.users
     epsilon = of_own_statistics(norm)
@@ -182,7 +183,7 @@ def _instance_norm(value: Node, view: Node) -> Normalization | None:
         return None
     made = _only_result(norm)
     result = next(iter(made.users)) if made is not None and len(made.users) == 1 else None
-    if not is_call(result, A.view.default) or value_of(result).shape != value_of(value).shape:
+    if not is_call(result, *_VIEWS) or value_of(result).shape != value_of(value).shape:
         return None
     weight, bias = norm.args[1:3]
     return Normalization(result, k, weight, bias, epsilon)
