@@ -306,6 +306,28 @@ def test_images_as_channels_of_one_image():
     assert errors[0] <= 1.3 * errors[1]
 
 
+def test_kernels_with_sums_are_built_where_they_may_be_taken(monkeypatch):
+    from convgen.torch.network import choice
+    from convgen.torch.network.chains import chain_of
+    from convgen.torch.network.trace import flat_graph
+
+    built: list[str] = []
+    monkeypatch.setattr(choice, "prebuild", built.extend)
+    model = normalized(2, nn.GroupNorm(4, 16)).half()
+    x = torch.randn(2, 16, 8, 8).half().to(memory_format=torch.channels_last)
+    names, weights = zip(*model.named_parameters(), strict=True)
+
+    def function(x, *weights):
+        return (torch.func.functional_call(model, dict(zip(names, weights, strict=True)), x),)
+
+    graph = flat_graph(function, [x, *(weight.detach() for weight in weights)]).graph
+    chains = [chain_of(node) for node in list(graph.nodes)]
+    for sums, timed, found in ((True, True, 1), (False, True, 0), (True, False, 0)):
+        built.clear()
+        choice.Measured(measure=timed).prepare([chain for chain in chains if chain], sums)
+        assert sum("result s1" in text for text in built) == found and built
+
+
 def test_what_has_no_sums_of_images():
     class Both(nn.Module):
         """A concatenation reads the result, too."""

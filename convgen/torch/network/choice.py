@@ -38,7 +38,7 @@ class Choice:
 
 
 class Chooser(Protocol):
-    def prepare(self, chains: Sequence[Chain]) -> None:
+    def prepare(self, chains: Sequence[Chain], sums: bool) -> None:
         """Hears all chains before it is asked for any."""
         ...
 
@@ -56,7 +56,7 @@ class Chooser(Protocol):
 class OnCpu:
     """Fuses whatever can be fused: the operators are aten's functions there."""
 
-    def prepare(self, chains: Sequence[Chain]) -> None:
+    def prepare(self, chains: Sequence[Chain], sums: bool) -> None:
         pass
 
     def splits(self, halves: Halves) -> bool:
@@ -82,8 +82,8 @@ class Measured:
     def __init__(self, measure: bool = True, tune: str | None = None) -> None:
         self._timer, self._tune = Timer() if measure else None, tune
 
-    def prepare(self, chains: Sequence[Chain]) -> None:
-        """Builds all candidates' kernels, many at a time."""
+    def prepare(self, chains: Sequence[Chain], sums: bool) -> None:
+        """Builds all candidates' kernels, many at a time: those with sums, too, where they may be asked for."""
         texts = []
         for chain in chains:
             for way, end in _candidates(_ways(chain)):
@@ -91,7 +91,7 @@ class Measured:
                     texts.append(recipe(*_values(way, end)).convolution.text)
                 except ConvgenError:  # the one who asks for the kernel is told
                     continue
-            if asked := sums_behind(chain, chain.ends[-1]):
+            if sums and self._timer and (asked := sums_behind(chain, chain.ends[-1])):
                 with suppress(ConvgenError):  # as above
                     texts.append(asked.recipe().convolution.text)
         prebuild(texts)

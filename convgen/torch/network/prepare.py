@@ -286,7 +286,7 @@ def _convolutions(graph: Any) -> list[Node]:
 
 def _fuse(graph: Any, chooser: Chooser, sums: bool) -> list[Row]:
     halved = split_in_halves(graph)
-    chooser.prepare([found for node in _convolutions(graph) if (found := chain_of(node))])
+    chooser.prepare([found for node in _convolutions(graph) if (found := chain_of(node))], sums)
     for halves in halved:
         if not chooser.splits(halves):
             halves.undo()
