@@ -112,6 +112,14 @@ class WithMean(nn.Module):
         return made + mean.view(2, 3, 1, 1).repeat_interleave(4, 1)
 
 
+class OtherSizes(nn.Module):
+    """Says sizes that are not the tensor's, of which torch takes the memory's order."""
+
+    def forward(self, x):
+        made, _, _ = torch.native_group_norm(TF.relu(x).contiguous(), None, None, 1, 24, 30, 6, 1e-5)
+        return made
+
+
 def test_under_autocast_float32_is_read():
     x = image(2, torch.float16)
     graph_module, made = written_out(model := Wide(), x)
@@ -123,6 +131,7 @@ LEFT = {
     "channels first": (nn.Sequential(nn.ReLU(), nn.GroupNorm(3, 12)), image(2, torch.float32, last=False)),
     "float64": (nn.Sequential(nn.ReLU(), nn.GroupNorm(3, 12)).double(), image(2, torch.float64)),
     "the mean is read": (WithMean(), image(2, torch.float32)),
+    "sizes are said otherwise": (OtherSizes(), image(2, torch.float32)),
     "statistics of all images": (
         nn.Sequential(nn.ReLU(), nn.BatchNorm2d(12, track_running_stats=False)), image(2, torch.float32),
     ),

@@ -12,6 +12,7 @@ with its layout, which Inductor compiles with the functions that follow.
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -141,7 +142,8 @@ def _has_channels_last(node: Node) -> bool:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dtype not in FLOATS or value.dim() not in (3, 4, 5):
         return False
-    return bool(value.numel()) and is_packed(value.shape, value.stride(), channels_last(value.dim() - 2))
+    lies = value.shape, value.stride(), channels_last(value.dim() - 2)
+    return bool(value.numel()) and is_packed(*lies)
 
 
 def _wide(graph: Any, node: Node) -> Node:
@@ -166,8 +168,9 @@ def _normalization(value: Node, user: Node) -> Normalization | None:
     while is_call(user, *_COPIES) and len(user.users) == 1 and _keeps_values(user, value):
         source, user = user, next(iter(user.users))
     if is_call(user, A.native_group_norm.default) and user.args[0] is source:
-        _, weight, bias, _, _, _, groups, epsilon = user.args
-        result = _only_result(user)
+        _, weight, bias, *sizes, groups, epsilon = user.args
+        n, k, *extents = value_of(source).shape
+        result = _only_result(user) if sizes == [n, k, math.prod(extents)] else None
         return None if result is None else Normalization(result, groups, weight, bias, epsilon)
     return _instance_norm(value, user)
 
