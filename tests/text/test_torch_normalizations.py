@@ -112,6 +112,26 @@ class WithMean(nn.Module):
         return made + mean.view(2, 3, 1, 1).repeat_interleave(4, 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_slice_of_channels_is_read_as_it_lies(dtype):
+    """Half of the channels are normalized, as HINet and IBN-Net do it."""
+
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.InstanceNorm2d(6, affine=True)
+
+        def forward(self, x):
+            first, second = TF.relu(x).chunk(2, 1)
+            return torch.cat([self.norm(first), second], 1)
+
+    model, x = Half().to(dtype), image(2, dtype)
+    graph_module, made = written_out(model, x)
+    assert not {o for o in operators(graph_module) if "norm" in o}
+    torch.testing.assert_close(made, model(x), rtol=1e-2 if dtype == torch.float16 else 1e-4, atol=1e-3)
+    assert made.stride() == x.stride()
+
+
 class OtherSizes(nn.Module):
     """Says sizes that are not the tensor's, of which torch takes the memory's order."""
 

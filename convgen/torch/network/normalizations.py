@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from convgen.functional.arrays import channels_last, is_packed
+from convgen.functional.arrays import channels_last, is_packed, pitch_of
 from convgen.torch.asked import Forward, Summed
 from convgen.torch.network.batch_norm import of_own_statistics
 from convgen.torch.network.chains import FLOATS, Chain, End
@@ -125,7 +125,7 @@ def use_sums(graph: Any, made: Node) -> None:
 
 def write_out(graph: Any) -> None:
     """Puts mean and variance of each channel, and what reads them, in the place of the graph's normalizations of values
-    that have channels last."""
+    that have channels last, or are slices of such."""
     if reads_memory(graph):
         return
     for node in list(graph.nodes):
@@ -143,7 +143,7 @@ def _has_channels_last(node: Node) -> bool:
     if not isinstance(value, torch.Tensor) or value.dtype not in FLOATS or value.dim() not in (3, 4, 5):
         return False
     lies = value.shape, value.stride(), channels_last(value.dim() - 2)
-    return bool(value.numel()) and is_packed(*lies)
+    return bool(value.numel()) and (is_packed(*lies) or bool(pitch_of(*lies)))
 
 
 def _wide(graph: Any, node: Node) -> Node:
