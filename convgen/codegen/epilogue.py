@@ -41,8 +41,8 @@ C_FUNCTIONS["f64"] = C_FUNCTIONS["f32"] | {
     "min": "min_nan_f64({0}, {1})",
     "max": "max_nan_f64({0}, {1})",
     "clamp": "min_nan_f64(max_nan_f64({0}, {1}), {2})",
-    "round_f16": "(double)cvt_f32_f16(cvt_f16_f32((float)({0})))",
-    "round_bf16": "(double)cvt_f32_bf16(cvt_bf16_f32((float)({0})))",
+    "round_f16": "(double)cvt_f32_f16(cvt_f16_f32(odd_f32({0})))",
+    "round_bf16": "(double)cvt_f32_bf16(cvt_bf16_f32(odd_f32({0})))",
 }
 #: The least positive number of f32.
 _LEAST = 2.0**-149

@@ -8,6 +8,8 @@ import pytest
 
 import convgen
 from convgen.ir import verify
+from convgen.ir.dtypes import DTYPES
+from convgen.ir.reference import round_to
 
 FUNCTIONS = ("sigmoid", "silu", "gelu", "gelu_tanh")
 SPEC = """conv example {{
@@ -56,6 +58,19 @@ def test_values_are_rounded_to_narrow_types(number: str) -> None:
     _, halves, brains = kernel.emulate(x=x.reshape(1, 1, 8192, 1), w=np.ones((1, 1, 1, 1), x.dtype))
     np.testing.assert_array_equal(halves.ravel(), x.astype(np.float16).astype(x.dtype))
     np.testing.assert_array_equal(brains.ravel(), x.astype(ml_dtypes.bfloat16).astype(x.dtype))
+
+
+def test_doubles_are_rounded_once() -> None:
+    """float32 rounds them to the middle between two narrow numbers, which is rounded away from what they were."""
+    results = "\n    ".join(f"result {t}_y: f64[n, p, q, k]  {t}_y = round_{t}(acc)" for t in ("f16", "bf16"))
+    kernel = convgen.compile(SPEC.format(dtype="f64", results=results))
+    rng = np.random.default_rng(0)
+    x = (rng.integers(-64, 64, 8192) * 2.0**-11 + rng.choice((1, -1, 2), 8192)) * 2.0 ** rng.integers(-30, 18, 8192)
+    x *= 1 + rng.integers(-2, 3, 8192) * 2.0**-45
+    x[:8] = 65519.9999999999, 1e300, -1e300, -1e-300, 2.0**-25 * (1 + 2.0**-50), 3.4028236e38, np.inf, np.nan
+    _, *made = kernel.emulate(x=x.reshape(1, 1, 8192, 1), w=np.ones((1, 1, 1, 1)))
+    for dtype, values in zip(("f16", "bf16"), made, strict=True):
+        np.testing.assert_array_equal(values.ravel(), round_to(x, DTYPES[dtype]))
 
 
 def test_functions_of_float32_keep_its_precision() -> None:
