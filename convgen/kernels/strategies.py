@@ -19,6 +19,7 @@ from convgen.targets import Target
 if TYPE_CHECKING:
     from convgen.ir.plan import Plan
     from convgen.ir.problem import ConvProblem
+    from convgen.kernels.base import AnyKernel
     from convgen.kernels.search import Search
 
 #: Candidates of a strategy for a tuner, and those among them that a kernel calls alike.
@@ -56,14 +57,11 @@ class Strategy:
         """The searches of the kernels whose configurations are wanted; of all kernels, where none is."""
         from convgen.kernels.search import search
 
+        look = _search_with_sums if problem.sums else search
         fixed = {name: value for name, value in options.items() if name != "kernel"}
         rows = [row for row in kernels_of(self.name) if row.asked_for(options)]
         rows = [row for row in rows if wanted(fixed, row.config)] or rows
-        if problem.sums:
-            return [
-                search(k, _sums().spread(problem, k.adds_up(problem)), target, fixed) for k in (r.kernel for r in rows)
-            ]
-        return [search(row.kernel, problem, target, fixed) for row in rows]
+        return [look(row.kernel, problem, target, fixed) for row in rows]
 
     def _best(self, problem: ConvProblem, target: Target, options: Options) -> Search:
         return min(self.searches(problem, target, options), key=lambda s: (s.best is None, s.us))
@@ -150,6 +148,19 @@ def _estimates(found: Search) -> Estimates:
     of = ((n, problem.with_images(n).static) for n in estimates.numbers(max(MOST_ESTIMATED, problem.n)))
     timed = ((n, Search(found.kernel, p, found.target, options).us) for n, p in of)
     return tuple((n, round(us, 2)) for n, us in timed if us < math.inf)
+
+
+def _search_with_sums(kernel: AnyKernel, problem: ConvProblem, target: Target, fixed: Options) -> Search:
+    """Of a kernel that adds up what it can; where no configuration does, and no fixed option is why, of one that writes
+    values, which launches behind it add up."""
+    from convgen.kernels.search import search
+
+    kept = kernel.adds_up(problem)
+    found = search(kernel, _sums().spread(problem, kept), target, fixed)
+    if found.serves or not kept or any(o.option in fixed for o in found.obstacles):
+        return found
+    apart = search(kernel, _sums().spread(problem), target, fixed)
+    return apart if apart.serves else found
 
 
 def _sums() -> ModuleType:

@@ -373,3 +373,12 @@ def test_any_sums(problem: ConvProblem, options: Options, arriving: bool, of_ima
     except SpecError:
         assume(False)
     check_emulated(text, seed, (sms,))
+
+
+def test_sums_where_no_tile_that_adds_up_fits(seed: int) -> None:
+    """Filters of 64 channels are more than shared memory has: a narrower tile's values are added up by a pass."""
+    problem = make("fprop", 1, 288, 16, (80,), (33,), stride=3, pad=32, dilation=2, groups=4)
+    made = check_emulated(spec(problem, "tma_halo", {}, sums_of(problem, arriving=False)), seed)
+    assert not any(w.name.startswith("partial.") for w in made.plan.workspaces)
+    with pytest.raises(SpecError, match="swap_ab 0 is not served with sums over pixels"):  # who asks for it is told
+        compilation(spec(problem, "tma_halo", {"swap_ab": 0}, sums_of(problem, arriving=False)))
