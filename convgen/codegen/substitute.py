@@ -18,7 +18,9 @@ _CLOSES = {"(": ")", "[": "]", "<": ">"}
 _OPENS = {close: opens for opens, close in _CLOSES.items()}
 _PRODUCT = ("*", "/", "%")
 #: Words of the types that expressions are cast to.
-_TYPES = frozenset("int long unsigned float double u8 u16 u32 u64 s8 f16 bf16 const *".split())
+_TYPES = frozenset(
+    ["int", "long", "unsigned", "float", "double", "u8", "u16", "u32", "u64", "s8", "f16", "bf16", "const", "*"]
+)
 #: What a sum may begin behind, and end before.
 _BETWEEN = frozenset(["", ",", "?", ":", ";", "<", ">", "<=", ">=", "==", "!=", "&&", "||", "<<", ">>"])
 _BEGINS = _BETWEEN | {"(", "[", "{", "=", "+=", "-=", "return"}
