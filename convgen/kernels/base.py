@@ -108,9 +108,10 @@ class Kernel(Generic[C, L]):
     #: Dims whose sizes it takes from a call: none, those of `IMAGES`, or `ANY_SIZES`.
     dynamic: ClassVar[frozenset[str]] = frozenset()
 
-    def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
-        """Names of the sums of which it makes partial sums, in rows of a workspace `partial.<name>`, or without such a
-        workspace the sums themselves; where there are others, it is asked for the values of their elements instead."""
+    def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
+        """Names of the sums of which it makes partial sums, with these options, in rows of a workspace
+        `partial.<name>`, or without such a workspace the sums themselves; where there are others, it is asked for the
+        values of their elements instead."""
         return ()
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> Sequence[Obstacle]:

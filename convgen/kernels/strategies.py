@@ -155,7 +155,7 @@ def _search_with_sums(kernel: AnyKernel, problem: ConvProblem, target: Target, f
     values, which launches behind it add up."""
     from convgen.kernels.search import search
 
-    kept = kernel.adds_up(problem)
+    kept = kernel.adds_up(problem, fixed)
     found = search(kernel, _sums().spread(problem, kept), target, fixed)
     if found.serves or not kept or any(o.option in fixed for o in found.obstacles):
         return found

@@ -380,5 +380,12 @@ def test_sums_where_no_tile_that_adds_up_fits(seed: int) -> None:
     problem = make("fprop", 1, 288, 16, (80,), (33,), stride=3, pad=32, dilation=2, groups=4)
     made = check_emulated(spec(problem, "tma_halo", {}, sums_of(problem, arriving=False)), seed)
     assert not any(w.name.startswith("partial.") for w in made.plan.workspaces)
-    with pytest.raises(SpecError, match="swap_ab 0 is not served with sums over pixels"):  # who asks for it is told
-        compilation(spec(problem, "tma_halo", {"swap_ab": 0}, sums_of(problem, arriving=False)))
+
+
+@pytest.mark.parametrize(
+    "options", [PIXELS, {**CHANNELS, "images": 2, "strip": 5, "tile.m": 96}], ids=["pixels", "images"]
+)
+def test_sums_that_the_options_leave_to_a_pass(options: Options, seed: int) -> None:
+    """Pixels are rows of fragments, or a tile is of several images."""
+    made = check_emulated(spec(SMALL, "tma_halo", {**options, "consumers": 1}, sums_of(SMALL, arriving=True)), seed)
+    assert not any(w.name == "partial.t" for w in made.plan.workspaces)

@@ -35,7 +35,7 @@ class DepthwiseWgrad(base.Kernel[Config, Layout]):
     further = True
     slices = frozenset("xy")
 
-    def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
+    def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
         return gradient.adds_up(problem)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

@@ -46,7 +46,7 @@ class MmaWgrad(base.Kernel[Config, Layout]):
     slices = frozenset("xy")
     further = True
 
-    def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
+    def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
         return gradient.adds_up(problem)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

@@ -42,7 +42,7 @@ class StemWgrad(base.Kernel[Config, Layout]):
     further = True
     slices = frozenset("xy")
 
-    def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
+    def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
         return gradient.adds_up(problem) if room_for_ones(problem) else ()
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

@@ -45,9 +45,11 @@ class TmaHalo(base.Kernel[Config, Layout]):
     further = True
     dynamic = base.ANY_SIZES
 
-    def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
-        """Sums of channels, of all images or of each: a tile's pixels make a row."""
-        return () if problem.dynamic else summed(problem, of_images=True)
+    def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
+        """Sums of channels, of all images or of each: a tile's pixels, which are columns of fragments, make a row."""
+        if problem.dynamic or not int(fixed.get("swap_ab", 1)):
+            return ()
+        return summed(problem, of_images=int(fixed.get("images", 1)) == 1)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = wgmma_obstacles(problem, target, ("f16", "bf16"), also=(Op.DGRAD,))

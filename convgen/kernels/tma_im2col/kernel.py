@@ -44,7 +44,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     prologues = True
     dynamic = base.ANY_SIZES
 
-    def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
+    def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
         """Sums of channels, of all images or of each, where C leaves in epilogue tiles of pixels: what a warp adds up
         makes a row."""
         if not assignment.served(problem):

@@ -38,7 +38,7 @@ class TmaWgrad(base.Kernel[Config, Layout]):
     config = Config
     slices = frozenset("xy")
 
-    def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
+    def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
         return gradient.adds_up(problem)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
