@@ -18,7 +18,8 @@ from convgen.kernels.parts.k_rows import KRowsReader, Panels, k_rows_reader, pan
 from convgen.kernels.parts.limits import MAX_REGISTERS, WARP
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma
 from convgen.kernels.parts.prepare import Prepared, words_last
-from convgen.kernels.parts.reader import Loading, Reader, Tile, loading, reader
+from convgen.kernels.parts.reader import Loading, Reader, loading, reader
+from convgen.kernels.parts.shares import Tile
 from convgen.kernels.parts.walk import Walk, walk
 
 #: What a row of pixels takes a thread beyond a place and one for each bound, where there are more than two.

@@ -17,8 +17,6 @@ from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS
 from convgen.kernels.parts.output import as_bits, bits_type
 from convgen.kernels.parts.reader import (
     TRANSPOSED_BYTES,
-    Share,
-    Tile,
     advance,
     digit_offset,
     first_digits,
@@ -27,6 +25,7 @@ from convgen.kernels.parts.reader import (
     loading,
     row_text,
 )
+from convgen.kernels.parts.shares import Share, Tile
 from convgen.kernels.parts.walk import Digit, Walk, number
 
 WIDTHS = 64, 32, 16  # channels of a panel
