@@ -95,6 +95,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "tma_halo_pixels", "tma_halo_residual", "tma_halo_stride",
     ),
     "tma_halo, streamed": ("tma_halo_streamed", "tma_halo_wide_groups"),
+    "tma_halo, sums": ("tma_halo_statistics",),
     "tma_halo, three axes": ("tma_halo_three_axes",),
     "tma_halo, dgrad": ("tma_halo_dgrad", "tma_halo_strided_dgrad"),
     "tma_halo, prepare": ("tma_halo_nchw",),
