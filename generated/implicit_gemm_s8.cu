@@ -84,6 +84,9 @@ __device__ __forceinline__ s8 cvt_s8_f32(float v) {
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels,
 // gemm_k taps, channels inside, where
@@ -93,26 +96,26 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 //   y = max(acc * scale + b, 0)
 constexpr int GEMM_M = 6272;
 constexpr int GEMM_N = 128;
-constexpr int TILE_M = 64;
-constexpr int TILE_N = 128;
-constexpr int TILES_N = (GEMM_N + TILE_N - 1) / TILE_N;
-constexpr int K_STEPS = 9;  // of 128 elements
-constexpr int STAGES = 3;
-constexpr int THREADS = 256;
-constexpr u32 ROW_BYTES = 128;
-constexpr int SLICES = ROW_BYTES / 32;  // of a step
-constexpr u32 X_TILE_BYTES = TILE_M * ROW_BYTES;
-constexpr u32 STAGE_BYTES = X_TILE_BYTES + TILE_N * ROW_BYTES;
+constexpr int tile_m = 64;
+constexpr int tile_n = 128;
+constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
+constexpr int k_steps = 9;  // of 128 elements
+constexpr int stages = 3;
+constexpr int threads = 256;
+constexpr u32 row_bytes = 128;
+constexpr int step_slices = row_bytes / 32;  // of a step
+constexpr u32 x_tile_bytes = tile_m * row_bytes;
+constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
 
-// A warp's part: ROWS x COLUMNS instructions of 16 pixels by 8 channels; a lane stores RUN neighbors at once.
-constexpr int ROWS = 2;
-constexpr int COLUMNS = 4;
-constexpr int WARPS_ACROSS = 4;
-constexpr int RUN = 8;
+// A warp's part: row_mmas x column_mmas instructions of 16 pixels by 8 channels; a lane stores run neighbors at once.
+constexpr int row_mmas = 2;
+constexpr int column_mmas = 4;
+constexpr int warps_across = 4;
+constexpr int run = 8;
 
 // Where 16 bytes of a row stand in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
 __device__ __forceinline__ u32 slot(int row, int chunk) {
-  return row * ROW_BYTES + ((chunk ^ (row & 7)) << 4);
+  return row * row_bytes + ((chunk ^ (row & 7)) << 4);
 }
 
 // The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
@@ -205,19 +208,19 @@ struct WReader {
 };
 
 // The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
-__device__ __forceinline__ void load_fragments(u32 (&a)[ROWS][4], u32 (&b)[COLUMNS][2], u32 rows, u32 columns) {
+__device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 rows, u32 columns) {
 #pragma unroll
-  for (int i = 0; i < ROWS; ++i) ldmatrix_x4(a[i], rows + i * 16 * ROW_BYTES);
+  for (int i = 0; i < row_mmas; ++i) ldmatrix_x4(a[i], rows + i * 16 * row_bytes);
 #pragma unroll
-  for (int j = 0; j < COLUMNS; j += 2) {
+  for (int j = 0; j < column_mmas; j += 2) {
     u32 pair[4];
-    ldmatrix_x4(pair, columns + j * 8 * ROW_BYTES);
+    ldmatrix_x4(pair, columns + j * 8 * row_bytes);
     b[j][0] = pair[0], b[j][1] = pair[1];
     b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
   }
 }
 
-extern "C" __global__ __launch_bounds__(THREADS, 2)
+extern "C" __global__ __launch_bounds__(threads, 2)
 void convgen_implicit_gemm_s8(
     const s8* __restrict__ x,
     const s8* __restrict__ w,
@@ -229,69 +232,69 @@ void convgen_implicit_gemm_s8(
   const u32 shared = shared_address(shared_memory);
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  const int first_m = blockIdx.x / TILES_N * TILE_M;
-  const int first_n = blockIdx.x % TILES_N * TILE_N;
+  const int first_m = blockIdx.x / tiles_n * tile_m;
+  const int first_n = blockIdx.x % tiles_n * tile_n;
 
   XReader x_reader;
   x_reader.start(first_m);
   WReader w_reader;
   w_reader.start(first_n);
 
-  // STAGES - 1 steps are under way before the first is multiplied
+  // stages - 1 steps are under way before the first is multiplied
 #pragma unroll
-  for (int step = 0; step < STAGES - 1; ++step) {
-    if (step < K_STEPS) {
-      const u32 tile = shared + step * STAGE_BYTES;
+  for (int step = 0; step < stages - 1; ++step) {
+    if (step < k_steps) {
+      const u32 tile = shared + step * stage_bytes;
       x_reader.load(reinterpret_cast<const u8*>(x), tile, true);
       x_reader.next();
-      w_reader.load(reinterpret_cast<const u8*>(w), tile + X_TILE_BYTES, true);
+      w_reader.load(reinterpret_cast<const u8*>(w), tile + x_tile_bytes, true);
       w_reader.next();
     }
     cp_async_commit_group();
   }
 
   // ldmatrix takes 16 rows (or twice 8 columns) of 32 bytes; each lane names 16 bytes of one
-  const int warp_row = warp / WARPS_ACROSS * (ROWS * 16);
-  const int warp_column = warp % WARPS_ACROSS * (COLUMNS * 8);
+  const int warp_row = warp / warps_across * (row_mmas * 16);
+  const int warp_column = warp % warps_across * (column_mmas * 8);
   const u32 row_slot = slot(warp_row + lane % 16, lane / 16);
-  const u32 column_slot = X_TILE_BYTES + slot(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  const u32 column_slot = x_tile_bytes + slot(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
 
-  int acc[ROWS][COLUMNS][4] = {};
+  int acc[row_mmas][column_mmas][4] = {};
   // fragments of a slice are loaded while the slice before is multiplied
-  u32 row_fragments[2][ROWS][4], column_fragments[2][COLUMNS][2];
+  u32 row_fragments[2][row_mmas][4], column_fragments[2][column_mmas][2];
   u32 tile = shared;
-  u32 free_tile = shared + (STAGES - 1) * STAGE_BYTES;  // of the step that was multiplied last
-  cp_async_wait_group<STAGES - 2>();
+  u32 free_tile = shared + (stages - 1) * stage_bytes;  // of the step that was multiplied last
+  cp_async_wait_group<stages - 2>();
   __syncthreads();
   load_fragments(row_fragments[0], column_fragments[0], tile + row_slot, tile + column_slot);
-  for (int step = 0; step < K_STEPS; ++step) {
-    const u32 next_tile = tile == shared + (STAGES - 1) * STAGE_BYTES ? shared : tile + STAGE_BYTES;
-    const bool more = step + STAGES - 1 < K_STEPS;
+  for (int step = 0; step < k_steps; ++step) {
+    const u32 next_tile = tile == shared + (stages - 1) * stage_bytes ? shared : tile + stage_bytes;
+    const bool more = step + stages - 1 < k_steps;
 #pragma unroll
-    for (int k = 0; k < SLICES; ++k) {
-      if (k == SLICES - 1) {
-        cp_async_wait_group<STAGES - 2>();
+    for (int k = 0; k < step_slices; ++k) {
+      if (k == step_slices - 1) {
+        cp_async_wait_group<stages - 2>();
         __syncthreads();
       }
       // after the last step, the first slice is loaded once more, and not used
-      const u32 from = k < SLICES - 1 || step == K_STEPS - 1 ? tile : next_tile;
-      const u32 next = (k + 1) % SLICES * 32;
+      const u32 from = k < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
+      const u32 next = (k + 1) % step_slices * 32;
       load_fragments(row_fragments[(k + 1) % 2], column_fragments[(k + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
       // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
       if (k == 0) x_reader.load(reinterpret_cast<const u8*>(x), free_tile, more, 0, 2);
-      if (k == 1) w_reader.load(reinterpret_cast<const u8*>(w), free_tile + X_TILE_BYTES, more, 0, 2);
-      if (k == 2) w_reader.load(reinterpret_cast<const u8*>(w), free_tile + X_TILE_BYTES, more, 2, 4);
+      if (k == 1) w_reader.load(reinterpret_cast<const u8*>(w), free_tile + x_tile_bytes, more, 0, 2);
+      if (k == 2) w_reader.load(reinterpret_cast<const u8*>(w), free_tile + x_tile_bytes, more, 2, 4);
       if (k == 2) {
         x_reader.next();
         w_reader.next();
         cp_async_commit_group();
       }
-      u32 (&a)[ROWS][4] = row_fragments[k % 2];
-      u32 (&b)[COLUMNS][2] = column_fragments[k % 2];
+      u32 (&a)[row_mmas][4] = row_fragments[k % 2];
+      u32 (&b)[column_mmas][2] = column_fragments[k % 2];
 #pragma unroll
-      for (int i = 0; i < ROWS; ++i) {
+      for (int i = 0; i < row_mmas; ++i) {
 #pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) {
+        for (int j = 0; j < column_mmas; ++j) {
           mma_m16n8k32_s32_s8_s8(acc[i][j], a[i], b[j]);
         }
       }
@@ -303,14 +306,14 @@ void convgen_implicit_gemm_s8(
 
   // a lane holds two rows of each instruction
 #pragma unroll
-  for (int i = 0; i < 2 * ROWS; ++i) {
+  for (int i = 0; i < 2 * row_mmas; ++i) {
     const int gemm_m = first_m + warp_row + i * 8 + accumulator_row(lane);
     if (gemm_m >= GEMM_M) continue;
-    const int gemm_n = first_n + warp_column + lane % 4 * RUN;
+    const int gemm_n = first_n + warp_column + accumulator_column(lane) * (run / 2);
     if (gemm_n >= GEMM_N) continue;
-    float v[RUN];
+    float v[run];
 #pragma unroll
-    for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
+    for (int e = 0; e < run; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
     const Vec4 raw_scale_0 = *reinterpret_cast<const Vec4*>(operand_scale + gemm_n);
     const Vec4 raw_scale_1 = *reinterpret_cast<const Vec4*>(operand_scale + gemm_n + 4);
     const float value_scale[8] = {

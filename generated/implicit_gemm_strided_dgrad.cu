@@ -102,6 +102,9 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are a phase's pixels (n, p, q), gemm_n output channels,
 // gemm_k taps, channels inside, where
@@ -111,38 +114,38 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 //   x = select(saved > 0, acc, 0)
 constexpr int GEMM_M = 6272;  // of a phase
 constexpr int GEMM_N = 128;
-constexpr int TILE_M = 128;
-constexpr int TILE_N = 128;
-constexpr int TILES_N = (GEMM_N + TILE_N - 1) / TILE_N;
-constexpr int TILES = (GEMM_M + TILE_M - 1) / TILE_M * TILES_N;  // of a phase
-constexpr int STAGES = 4;
-constexpr int THREADS = 256;
-constexpr u32 ROW_BYTES = 128;
-constexpr int SLICES = ROW_BYTES / 32;  // of a step
-constexpr u32 X_TILE_BYTES = TILE_M * ROW_BYTES;
-constexpr u32 STAGE_BYTES = X_TILE_BYTES + TILE_N * ROW_BYTES;
+constexpr int tile_m = 128;
+constexpr int tile_n = 128;
+constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
+constexpr int tiles = (GEMM_M + tile_m - 1) / tile_m * tiles_n;  // of a phase
+constexpr int stages = 4;
+constexpr int threads = 256;
+constexpr u32 row_bytes = 128;
+constexpr int step_slices = row_bytes / 32;  // of a step
+constexpr u32 x_tile_bytes = tile_m * row_bytes;
+constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
 
-// A warp's part: ROWS x COLUMNS instructions of 16 pixels by 8 channels; a lane stores RUN neighbors at once.
-constexpr int ROWS = 4;
-constexpr int COLUMNS = 4;
-constexpr int WARPS_ACROSS = 4;
-constexpr int RUN = 8;
+// A warp's part: row_mmas x column_mmas instructions of 16 pixels by 8 channels; a lane stores run neighbors at once.
+constexpr int row_mmas = 4;
+constexpr int column_mmas = 4;
+constexpr int warps_across = 4;
+constexpr int run = 8;
 
 // Where 16 bytes of a row stand in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
 __device__ __forceinline__ u32 slot(int row, int chunk) {
-  return row * ROW_BYTES + ((chunk ^ (row & 7)) << 4);
+  return row * row_bytes + ((chunk ^ (row & 7)) << 4);
 }
 
 // Where 8 neighboring channels of gemm_k's row k stand in the tile of w: in panels of 64 channels, swizzled likewise.
-constexpr u32 PANEL_BYTES = 8192;
-constexpr int PANEL_CHUNKS = 8;
+constexpr u32 panel_bytes = 8192;
+constexpr int panel_chunks = 8;
 __device__ __forceinline__ u32 w_slot(int k, int chunk) {
-  return chunk / PANEL_CHUNKS * PANEL_BYTES + k * 128 + ((chunk % PANEL_CHUNKS ^ (k & 7)) << 4);
+  return chunk / panel_chunks * panel_bytes + k * 128 + ((chunk % panel_chunks ^ (k & 7)) << 4);
 }
 
 // The same of a chunk that lies `further` chunks behind the first of a warp, which is at `slot`.
 __device__ __forceinline__ u32 further_slot(u32 slot, int further) {
-  return (slot ^ further % PANEL_CHUNKS << 4) + further / PANEL_CHUNKS * PANEL_BYTES;
+  return (slot ^ further % panel_chunks << 4) + further / panel_chunks * panel_bytes;
 }
 
 // Pixels of y that are a stride apart are a phase: the same taps reach them.  The longest come first.
@@ -247,11 +250,11 @@ struct WReader : Phase {
 };
 
 // The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it; it transposes w's.
-__device__ __forceinline__ void load_fragments(u32 (&a)[ROWS][4], u32 (&b)[COLUMNS][2], u32 tile, u32 rows, u32 columns) {
+__device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 rows, u32 columns) {
 #pragma unroll
-  for (int i = 0; i < ROWS; ++i) ldmatrix_x4(a[i], rows + i * 16 * ROW_BYTES);
+  for (int i = 0; i < row_mmas; ++i) ldmatrix_x4(a[i], rows + i * 16 * row_bytes);
 #pragma unroll
-  for (int j = 0; j < COLUMNS; j += 2) {
+  for (int j = 0; j < column_mmas; j += 2) {
     u32 pair[4];
     ldmatrix_x4_trans(pair, tile + further_slot(columns, j));
     b[j][0] = pair[0], b[j][1] = pair[1];
@@ -261,12 +264,12 @@ __device__ __forceinline__ void load_fragments(u32 (&a)[ROWS][4], u32 (&b)[COLUM
 
 // Of four instructions' columns, each of a row's four lanes holds two of each.  They exchange them: a lane gets the eight
 // of one instruction, neighbors in y, two from each lane.
-__device__ __forceinline__ void exchange(float (&acc)[COLUMNS][4], int lane) {
+__device__ __forceinline__ void exchange(float (&acc)[column_mmas][4], int lane) {
 #pragma unroll
   for (int apart = 1; apart < 4; apart *= 2) {
     const u32 upper = lane / apart % 2;
 #pragma unroll
-    for (int j = 0; j < COLUMNS; ++j) {
+    for (int j = 0; j < column_mmas; ++j) {
       if (j & apart) continue;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -279,7 +282,7 @@ __device__ __forceinline__ void exchange(float (&acc)[COLUMNS][4], int lane) {
   }
 }
 
-extern "C" __global__ __launch_bounds__(THREADS, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_implicit_gemm_strided_dgrad(
     const f16* __restrict__ x,
     const f16* __restrict__ w,
@@ -290,72 +293,72 @@ void convgen_implicit_gemm_strided_dgrad(
   const u32 shared = shared_address(shared_memory);
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  const Phase phase = phases[blockIdx.x / TILES];
-  const int K_STEPS = phase.steps;
-  const int first_m = blockIdx.x % TILES / TILES_N * TILE_M;
-  const int first_n = blockIdx.x % TILES_N * TILE_N;
+  const Phase phase = phases[blockIdx.x / tiles];
+  const int k_steps = phase.steps;
+  const int first_m = blockIdx.x % tiles / tiles_n * tile_m;
+  const int first_n = blockIdx.x % tiles_n * tile_n;
 
   XReader x_reader{phase};
   x_reader.start(first_m);
   WReader w_reader{phase};
   w_reader.start(first_n);
 
-  // STAGES - 1 steps are under way before the first is multiplied
+  // stages - 1 steps are under way before the first is multiplied
 #pragma unroll
-  for (int step = 0; step < STAGES - 1; ++step) {
-    if (step < K_STEPS) {
-      const u32 tile = shared + step * STAGE_BYTES;
+  for (int step = 0; step < stages - 1; ++step) {
+    if (step < k_steps) {
+      const u32 tile = shared + step * stage_bytes;
       x_reader.load(x, tile, true);
       x_reader.next();
-      w_reader.load(w, tile + X_TILE_BYTES, true);
+      w_reader.load(w, tile + x_tile_bytes, true);
       w_reader.next();
     }
     cp_async_commit_group();
   }
 
   // ldmatrix takes 16 rows (or twice 8 columns) of 32 bytes; each lane names 16 bytes of one
-  const int warp_row = warp / WARPS_ACROSS * (ROWS * 16);
-  const int warp_column = warp % WARPS_ACROSS * (COLUMNS * 8);
+  const int warp_row = warp / warps_across * (row_mmas * 16);
+  const int warp_column = warp % warps_across * (column_mmas * 8);
   const u32 row_slot = slot(warp_row + lane % 16, lane / 16);
-  const u32 column_slot = X_TILE_BYTES + w_slot(lane % 16, warp_column / 8 + lane / 16);
+  const u32 column_slot = x_tile_bytes + w_slot(lane % 16, warp_column / 8 + lane / 16);
 
-  float acc[ROWS][COLUMNS][4] = {};
+  float acc[row_mmas][column_mmas][4] = {};
   // fragments of a slice are loaded while the slice before is multiplied
-  u32 row_fragments[2][ROWS][4], column_fragments[2][COLUMNS][2];
+  u32 row_fragments[2][row_mmas][4], column_fragments[2][column_mmas][2];
   u32 tile = shared;
-  u32 free_tile = shared + (STAGES - 1) * STAGE_BYTES;  // of the step that was multiplied last
-  cp_async_wait_group<STAGES - 2>();
+  u32 free_tile = shared + (stages - 1) * stage_bytes;  // of the step that was multiplied last
+  cp_async_wait_group<stages - 2>();
   __syncthreads();
   load_fragments(row_fragments[0], column_fragments[0], tile, tile + row_slot, column_slot);
-  for (int step = 0; step < K_STEPS; ++step) {
-    const u32 next_tile = tile == shared + (STAGES - 1) * STAGE_BYTES ? shared : tile + STAGE_BYTES;
-    const bool more = step + STAGES - 1 < K_STEPS;
+  for (int step = 0; step < k_steps; ++step) {
+    const u32 next_tile = tile == shared + (stages - 1) * stage_bytes ? shared : tile + stage_bytes;
+    const bool more = step + stages - 1 < k_steps;
 #pragma unroll
-    for (int k = 0; k < SLICES; ++k) {
-      if (k == SLICES - 1) {
-        cp_async_wait_group<STAGES - 2>();
+    for (int k = 0; k < step_slices; ++k) {
+      if (k == step_slices - 1) {
+        cp_async_wait_group<stages - 2>();
         __syncthreads();
       }
       // after the last step, the first slice is loaded once more, and not used
-      const u32 from = k < SLICES - 1 || step == K_STEPS - 1 ? tile : next_tile;
-      const u32 next = (k + 1) % SLICES * 32;
+      const u32 from = k < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
+      const u32 next = (k + 1) % step_slices * 32;
       load_fragments(row_fragments[(k + 1) % 2], column_fragments[(k + 1) % 2], from, from + (row_slot ^ next), column_slot + next * 64);
       // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
       if (k == 0) x_reader.load(x, free_tile, more, 0, 3);
       if (k == 1) x_reader.load(x, free_tile, more, 3, 4);
-      if (k == 1) w_reader.load(w, free_tile + X_TILE_BYTES, more, 0, 2);
-      if (k == 2) w_reader.load(w, free_tile + X_TILE_BYTES, more, 2, 4);
+      if (k == 1) w_reader.load(w, free_tile + x_tile_bytes, more, 0, 2);
+      if (k == 2) w_reader.load(w, free_tile + x_tile_bytes, more, 2, 4);
       if (k == 2) {
         x_reader.next();
         w_reader.next();
         cp_async_commit_group();
       }
-      u32 (&a)[ROWS][4] = row_fragments[k % 2];
-      u32 (&b)[COLUMNS][2] = column_fragments[k % 2];
+      u32 (&a)[row_mmas][4] = row_fragments[k % 2];
+      u32 (&b)[column_mmas][2] = column_fragments[k % 2];
 #pragma unroll
-      for (int i = 0; i < ROWS; ++i) {
+      for (int i = 0; i < row_mmas; ++i) {
 #pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) {
+        for (int j = 0; j < column_mmas; ++j) {
           mma_m16n8k16_f32_f16_f16(acc[i][j], a[i], b[j]);
         }
       }
@@ -366,17 +369,17 @@ void convgen_implicit_gemm_strided_dgrad(
   cp_async_wait_group<0>();  // the zeros of steps that there are not
 
 #pragma unroll
-  for (int i = 0; i < ROWS; ++i) exchange(acc[i], lane);
+  for (int i = 0; i < row_mmas; ++i) exchange(acc[i], lane);
   // a lane holds two rows of each instruction
 #pragma unroll
-  for (int i = 0; i < 2 * ROWS; ++i) {
+  for (int i = 0; i < 2 * row_mmas; ++i) {
     const int gemm_m = first_m + warp_row + i * 8 + accumulator_row(lane);
     if (gemm_m >= GEMM_M) continue;
-    const int gemm_n = first_n + warp_column + lane % 4 * RUN;
+    const int gemm_n = first_n + warp_column + accumulator_column(lane) * (run / 2);
     if (gemm_n >= GEMM_N) continue;
-    float v[RUN];
+    float v[run];
 #pragma unroll
-    for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
+    for (int e = 0; e < run; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
     const Vec4 raw_saved_0 = *reinterpret_cast<const Vec4*>(operand_saved + ((gemm_m / 28) * 14336 + phase.first_p * 7168 + (gemm_m % 28) * 256 + phase.first_q * 128 + gemm_n));
     const float value_saved[8] = {
         cvt_f32_f16(f16(raw_saved_0.x)), cvt_f32_f16(f16(raw_saved_0.x >> 16)),
