@@ -94,36 +94,36 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
 // Sums are kept in float32; the second kernel adds those of 8 slices of the pixels.
-constexpr int PIXELS = 25088;
-constexpr int ROWS = 24;  // y's channels
-constexpr int CHANNELS = 24;  // and x's
-constexpr int TAP_CHUNKS = 3;  // of a tap's channels: 16 bytes each
-constexpr int CHUNKS = 27;  // of all taps
-constexpr int TILE_M = 32;
-constexpr int TILE_N = 256;
-constexpr int TILE_K = 32;  // pixels
-constexpr int M_TILES = 1;
-constexpr int STEPS = 784;  // of TILE_K pixels
-constexpr int SLICES = 8;  // that share them
-constexpr int STAGES = 4;
-constexpr int THREADS = 128;
-constexpr u32 Y_TILE_BYTES = TILE_K * TILE_M * 2;  // rows of a pixel's channels
-constexpr u32 STAGE_BYTES = Y_TILE_BYTES + TILE_K * TILE_N * 2;
+constexpr int y_pixels = 25088;
+constexpr int rows = 24;  // y's channels
+constexpr int x_channels = 24;  // and x's
+constexpr int tap_chunks = 3;  // of a tap's channels: 16 bytes each
+constexpr int chunks = 27;  // of all taps
+constexpr int tile_m = 32;
+constexpr int tile_n = 256;
+constexpr int tile_k = 32;  // pixels
+constexpr int m_tiles = 1;
+constexpr int steps = 784;  // of tile_k pixels
+constexpr int slices = 8;  // that share them
+constexpr int stages = 4;
+constexpr int threads = 128;
+constexpr u32 y_tile_bytes = tile_k * tile_m * 2;  // rows of a pixel's channels
+constexpr u32 stage_bytes = y_tile_bytes + tile_k * tile_n * 2;
 
 // A warp's part, in instructions of 16 rows by 8 columns.
-constexpr int ROW_MMAS = 2;
-constexpr int COLUMN_MMAS = 8;
-constexpr int WARPS_N = 4;
+constexpr int row_mmas = 2;
+constexpr int column_mmas = 8;
+constexpr int warps_n = 4;
 
 // Where a chunk of a pixel's row lies in a tile of `channels` a row: swizzled, so that those of 8 pixels lie in
 // different banks.
 template <int channels>
 __device__ __forceinline__ u32 slot(int row, int chunk) {
-  constexpr int chunks = channels / 8 < 8 ? channels / 8 : 8;  // of 128 bytes: shorter rows share them
-  return row * (channels * 2) + ((chunk ^ (row / (8 / chunks) & (chunks - 1))) << 4);
+  constexpr int row_chunks = channels / 8 < 8 ? channels / 8 : 8;  // of 128 bytes: shorter rows share them
+  return row * (channels * 2) + ((chunk ^ (row / (8 / row_chunks) & (row_chunks - 1))) << 4);
 }
 
-extern "C" __global__ __launch_bounds__(THREADS)
+extern "C" __global__ __launch_bounds__(threads)
 void convgen_mma_wgrad_few_channels(
     const bf16* __restrict__ x,
     const bf16* __restrict__ y,
@@ -133,96 +133,96 @@ void convgen_mma_wgrad_few_channels(
   const u32 shared = shared_address(shared_memory);
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  const int first_k = blockIdx.x % M_TILES * TILE_M;
-  const int first_chunk = blockIdx.x / M_TILES * (TILE_N / 8);
+  const int first_k = blockIdx.x % m_tiles * tile_m;
+  const int first_chunk = blockIdx.x / m_tiles * (tile_n / 8);
   const int slice = blockIdx.y;
-  const int first_step = slice * (STEPS / SLICES) + min(slice, STEPS % SLICES);
-  const int end_step = first_step + STEPS / SLICES + (slice < STEPS % SLICES);
+  const int first_step = slice * (steps / slices) + min(slice, steps % slices);
+  const int end_step = first_step + steps / slices + (slice < steps % slices);
   partials += slice * 5184;  // elements of w
 
   // a thread copies one chunk of channels, of several pixels
-  constexpr int x_stride = THREADS / (TILE_N / 8);
-  const int y_chunk = threadIdx.x % (TILE_M / 8);
-  const int x_chunk = threadIdx.x % (TILE_N / 8);
+  constexpr int x_stride = threads / (tile_n / 8);
+  const int y_chunk = threadIdx.x % (tile_m / 8);
+  const int x_chunk = threadIdx.x % (tile_n / 8);
   const int load_k = first_k + y_chunk * 8;
   const bool has_k = load_k < 24;
-  const int load_c = (first_chunk + x_chunk) % TAP_CHUNKS * 8;
-  const bool has_c = first_chunk + x_chunk < CHUNKS && load_c < 24;
-  const int load_tap = (first_chunk + x_chunk) / TAP_CHUNKS;
+  const int load_c = (first_chunk + x_chunk) % tap_chunks * 8;
+  const bool has_c = first_chunk + x_chunk < chunks && load_c < 24;
+  const int load_tap = (first_chunk + x_chunk) / tap_chunks;
   const int first_h = load_tap / 3 - 1;
   const int first_w = load_tap % 3 - 1;
 
   const auto load = [&](int step, int stage) {
-    const u32 y_tile = shared + stage * STAGE_BYTES;
-    const u32 x_tile = y_tile + Y_TILE_BYTES;
+    const u32 y_tile = shared + stage * stage_bytes;
+    const u32 x_tile = y_tile + y_tile_bytes;
     {
-      const int row = threadIdx.x / (TILE_M / 8);
-      const int pixel = step * TILE_K + row;
-      const bool inside = has_k && pixel < PIXELS;
-      cp_async_16(y_tile + slot<TILE_M>(row, y_chunk), inside ? y + pixel * 24 + load_k : y, inside ? 16 : 0);
+      const int row = threadIdx.x / (tile_m / 8);
+      const int pixel = step * tile_k + row;
+      const bool inside = has_k && pixel < y_pixels;
+      cp_async_16(y_tile + slot<tile_m>(row, y_chunk), inside ? y + pixel * 24 + load_k : y, inside ? 16 : 0);
     }
 #pragma unroll
-    for (int i = 0; i < TILE_K / x_stride; ++i) {
-      const int row = threadIdx.x / (TILE_N / 8) + i * x_stride;
-      const int pixel = step * TILE_K + row;
+    for (int i = 0; i < tile_k / x_stride; ++i) {
+      const int row = threadIdx.x / (tile_n / 8) + i * x_stride;
+      const int pixel = step * tile_k + row;
       const int n = pixel / 3136;
       const int in_h = (pixel / 56) % 56 + first_h;
       const int in_w = first_w + pixel % 56;
-      const bool inside = has_c && pixel < PIXELS && in_h >= 0 && in_h < 56 && in_w >= 0 && in_w < 56;
-      cp_async_16(x_tile + slot<TILE_N>(row, x_chunk), inside ? x + n * 75264 + in_h * 1344 + in_w * 24 + load_c : x, inside ? 16 : 0);
+      const bool inside = has_c && pixel < y_pixels && in_h >= 0 && in_h < 56 && in_w >= 0 && in_w < 56;
+      cp_async_16(x_tile + slot<tile_n>(row, x_chunk), inside ? x + n * 75264 + in_h * 1344 + in_w * 24 + load_c : x, inside ? 16 : 0);
     }
   };
 
-  float acc[ROW_MMAS][COLUMN_MMAS][4] = {};
-  const int own_row = warp / WARPS_N * (ROW_MMAS * 16);
-  const int own_column = warp % WARPS_N * (COLUMN_MMAS * 8);
+  float acc[row_mmas][column_mmas][4] = {};
+  const int own_row = warp / warps_n * (row_mmas * 16);
+  const int own_column = warp % warps_n * (column_mmas * 8);
 #pragma unroll
-  for (int i = 0; i < STAGES - 1; ++i) {
+  for (int i = 0; i < stages - 1; ++i) {
     if (first_step + i < end_step) load(first_step + i, i);
     cp_async_commit_group();
   }
   for (int step = first_step; step < end_step; ++step) {
     // this step's copies have arrived, and all warps are done with the stage that is filled next
-    cp_async_wait_group<STAGES - 2>();
+    cp_async_wait_group<stages - 2>();
     __syncthreads();
-    if (step + STAGES - 1 < end_step) load(step + STAGES - 1, (step - first_step + STAGES - 1) % STAGES);
+    if (step + stages - 1 < end_step) load(step + stages - 1, (step - first_step + stages - 1) % stages);
     cp_async_commit_group();
-    const u32 y_tile = shared + (step - first_step) % STAGES * STAGE_BYTES;
-    const u32 x_tile = y_tile + Y_TILE_BYTES;
+    const u32 y_tile = shared + (step - first_step) % stages * stage_bytes;
+    const u32 x_tile = y_tile + y_tile_bytes;
 #pragma unroll
-    for (int pixels = 0; pixels < TILE_K; pixels += 16) {
+    for (int pixels = 0; pixels < tile_k; pixels += 16) {
       // both factors lie in rows of pixels: ldmatrix transposes them to fragments whose rows and columns are channels
-      u32 a[ROW_MMAS][4], b[COLUMN_MMAS][2];
+      u32 a[row_mmas][4], b[column_mmas][2];
 #pragma unroll
-      for (int i = 0; i < ROW_MMAS; ++i)
-        ldmatrix_x4_trans(a[i], y_tile + slot<TILE_M>(pixels + lane / 16 * 8 + lane % 8, own_row / 8 + i * 2 + lane / 8 % 2));
+      for (int i = 0; i < row_mmas; ++i)
+        ldmatrix_x4_trans(a[i], y_tile + slot<tile_m>(pixels + lane / 16 * 8 + lane % 8, own_row / 8 + i * 2 + lane / 8 % 2));
 #pragma unroll
-      for (int j = 0; j < COLUMN_MMAS; j += 2) {
+      for (int j = 0; j < column_mmas; j += 2) {
         u32 pair[4];
-        ldmatrix_x4_trans(pair, x_tile + slot<TILE_N>(pixels + lane % 16, own_column / 8 + j + lane / 16));
+        ldmatrix_x4_trans(pair, x_tile + slot<tile_n>(pixels + lane % 16, own_column / 8 + j + lane / 16));
         b[j][0] = pair[0], b[j][1] = pair[1];
         b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
       }
 #pragma unroll
-      for (int i = 0; i < ROW_MMAS; ++i) {
+      for (int i = 0; i < row_mmas; ++i) {
 #pragma unroll
-        for (int j = 0; j < COLUMN_MMAS; ++j) mma_m16n8k16_f32_bf16_bf16(acc[i][j], a[i], b[j]);
+        for (int j = 0; j < column_mmas; ++j) mma_m16n8k16_f32_bf16_bf16(acc[i][j], a[i], b[j]);
       }
     }
   }
 
-  // a thread holds rows lane / 4 (+ 8) and columns lane % 4 * 2 (+ 1) of each instruction
+  // a thread holds two rows of each instruction, 8 apart, and two neighboring columns
 #pragma unroll
-  for (int j = 0; j < COLUMN_MMAS; ++j) {
+  for (int j = 0; j < column_mmas; ++j) {
     const int chunk = first_chunk + own_column / 8 + j;
-    const int tap = chunk / TAP_CHUNKS;
-    const int c = chunk % TAP_CHUNKS * 8 + accumulator_column(lane);
-    if (chunk >= CHUNKS) continue;
+    const int tap = chunk / tap_chunks;
+    const int c = chunk % tap_chunks * 8 + accumulator_column(lane);
+    if (chunk >= chunks) continue;
 #pragma unroll
-    for (int i = 0; i < 2 * ROW_MMAS; ++i) {
+    for (int i = 0; i < 2 * row_mmas; ++i) {
       const int k = first_k + own_row + i / 2 * 16 + accumulator_row(lane) + i % 2 * 8;
       const float* v = &acc[i / 2][j][i % 2 * 2];
-      if (k < ROWS && c < CHANNELS) {
+      if (k < rows && c < x_channels) {
         *reinterpret_cast<Vec2*>(partials + k * 216 + tap * 24 + c) = Vec2{v[0], v[1]};
       }
     }

@@ -218,16 +218,16 @@ HARMLESS = (
     Excuse(
         "moved: cp_async_commit_group moved behind for",
         "empty groups follow, so the wait leaves fewer copies under way",
-        above=r"STAGES - 1 < end_step\) load",
+        above=r"stages - 1 < end_step\) load",
     ),
     Excuse("guard: <= for <", "8 are as many either way", was=r"channels / 8 < 8 \? channels"),
-    Excuse("guard: <= for <", "columns behind the last are not stored", was=r"first_chunk \+ x_chunk < CHUNKS"),
+    Excuse("guard: <= for <", "columns behind the last are not stored", was=r"first_chunk \+ x_chunk < chunks"),
     Excuse("guard: <= for <", "a stage more is loaded, and not read", was=r"first_step \+ i < end_step\) load"),
-    Excuse("guard: <= for <", "the channels are whole chunks", source=r"k < ROWS && c <= CHANNELS\) \{"),
+    Excuse("guard: <= for <", "the channels are whole chunks", source=r"k < rows && c <= x_channels\) \{"),
     Excuse("guard: >= for >", "nobody reads what the first lane hands over", was=r"if \(lane > 0\) \{"),
-    Excuse("guard: <= for <", "the last slice's step more has no pixels", now=r"slice <= STEPS", source="SLICES = 2;"),
+    Excuse("guard: <= for <", "the last slice's step more has no pixels", now=r"slice <= steps", source="slices = 2;"),
     Excuse("guard: <= for <", "each channel of the 8 is asked for, too", now=r"has_k = load_k <= |k \+ e <= 24"),
-    Excuse("guard: <= for <", "no group has such a row", now=r"\(k <= ROWS|e <= CHANNELS", source=r"/ GROUP_ROWS =="),
+    Excuse("guard: <= for <", "no group has such a row", now=r"\(k <= rows|e <= x_channels", source=r"/ group_rows =="),
     # first layers
     Excuse(
         "(removed: __syncthreads removed|moved: __syncthreads moved (behind load_halo_tile|before for))",

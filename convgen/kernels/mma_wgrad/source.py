@@ -12,7 +12,7 @@ from convgen.ir import integer
 from convgen.ir.index_map import Access, decompose, derive
 from convgen.ir.integer import symbol
 from convgen.ir.plan import Plan
-from convgen.kernels.mma_wgrad.layout import CHUNK, Layout
+from convgen.kernels.mma_wgrad.layout import CHUNK, ELEMENT, Layout
 from convgen.kernels.parts import gradient
 from convgen.kernels.parts.elementwise import Pointer, window_formulas
 from convgen.kernels.parts.lowering import coordinate_name, drop_unused, index_type
@@ -79,7 +79,7 @@ def walk(layout: Layout) -> Walk:
     x = text(Access(problem.x, {d: places[d] for d in problem.x.dims}).offset)
     own = {**outputs, "k": k}
     y = text(Access(problem.y, {d: own[d] for d in problem.y.dims}).offset)
-    lines = drop_unused(["const int load_tap = (first_chunk + x_chunk) / TAP_CHUNKS;", *taps, *coordinates],
+    lines = drop_unused(["const int load_tap = (first_chunk + x_chunk) / tap_chunks;", *taps, *coordinates],
                         " ".join([*inside, x]))  # fmt: skip
     of_pixels = tuple(line for line in lines if line in coordinates)
     return Walk(index, tuple(line for line in lines if line not in coordinates), of_pixels, tuple(inside), x, y)
@@ -89,6 +89,7 @@ def source(plan: Plan, layout: Layout) -> str:
     """The CUDA source of a plan."""
     problem, config = layout.problem, layout.config
     rows, columns = layout.fragments
+    vectors = {role: layout.vector(role) for role in "xy"}
     return render(
         "mma_wgrad/kernel.cu.j2",
         plan,
@@ -100,8 +101,9 @@ def source(plan: Plan, layout: Layout) -> str:
         walk=walk(layout),
         chunk=CHUNK,
         row_mmas=rows,
-        col_mmas=columns,
-        vectors={role: layout.vector(role) for role in "xy"},
+        column_mmas=columns,
+        vectors=vectors,
+        vector_bytes={role: ELEMENT * vector for role, vector in vectors.items()},
         steps={"x": max(problem.x.stride("c"), 1), "y": max(problem.y.stride("k"), 1)},
         multiply=MMAS[problem.x.dtype, ""].function(problem.x.dtype, problem.x.dtype),
         one=gradient.ONES[problem.x.dtype],
