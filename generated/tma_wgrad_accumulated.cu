@@ -222,7 +222,7 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
 
 constexpr int rows = 136;  // y's channels
-constexpr int channels = 72;  // and x's
+constexpr int x_channels = 72;  // and x's
 constexpr int tile_m = 64;
 constexpr int tile_k = 64;  // pixels
 constexpr int span = 16;  // channels of a box of x
@@ -433,7 +433,7 @@ void convgen_tma_wgrad_accumulated(
     wgmma_wait_group<0>();
 
     // the 8 columns are alike: four threads hold the same sums
-    if (lane % 4 == 0) {
+    if (accumulator_column(lane) == 0) {
       y_sums += (blockIdx.y * split_k + k_rank) * 680;
       y_sums += y_part * 136;
 #pragma unroll
@@ -494,7 +494,7 @@ void convgen_tma_wgrad_accumulated(
         const int row = i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
         const int k = first_k + row;
         const float* v = &sum[i / 2 * parts + part][j % (store_columns / 8) * 4 + i % 2 * 2];
-        if (k < rows && c < channels) {
+        if (k < rows && c < x_channels) {
           *reinterpret_cast<Vec2*>(partials + k * 648 + tap * 72 + c) = Vec2{v[0], v[1]};
         }
       }

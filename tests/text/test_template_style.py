@@ -12,9 +12,6 @@ from convgen.codegen.render import environment
 
 ROOT = Path(__file__).parents[2]
 TEMPLATES = sorted((ROOT / "templates").rglob("*.j2"))
-#: Folders of templates that are being rewritten, and follow when they are done.
-BEING_REWRITTEN = ("tma_wgrad",)
-SETTLED = [path for path in TEMPLATES if path.parent.name not in BEING_REWRITTEN]
 ARITHMETIC = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow, nodes.Neg)
 #: Extents of the problem, by its dims, and of the matrix product that it is.
 EXTENTS = {*"NCDHWKOPQTRS", "GEMM_M", "GEMM_N", "GEMM_K"}
@@ -33,14 +30,14 @@ def lines_with(pattern: str, path: Path) -> list[str]:
     return [f"{named(path)}:{i}: {line.strip()}" for i, line in enumerate(lines, 1) if re.search(pattern, line)]
 
 
-@pytest.mark.parametrize("path", [*SETTLED, *KERNELS], ids=named)
+@pytest.mark.parametrize("path", [*TEMPLATES, *KERNELS], ids=named)
 def test_places_in_fragments_go_by_name(path):
     """`accumulator_row(lane)` and its like, which say what is where; their definitions alone say how."""
     if path.name != "helpers.cuh.j2":
         assert not lines_with(r"\blane (/|%) 4\b|% 32 (/|%) 4\b", path)
 
 
-@pytest.mark.parametrize("path", SETTLED, ids=named)
+@pytest.mark.parametrize("path", TEMPLATES, ids=named)
 def test_templates_get_finished_values(path):
     """No arithmetic of Jinja's, and no text made by editing another."""
     tree = environment().parse(path.read_text(encoding="utf-8"))
@@ -61,12 +58,10 @@ def constants(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", GOLDENS, ids=named)
 def test_upper_case_is_for_extents_of_the_problem(path):
     """Constants of a configuration, and what is derived, are in lower case."""
-    unsettled = set().union(*map(constants, set(TEMPLATES) - set(SETTLED)))
-    upper = {name for name in constants(path) if name == name.upper()}
-    assert upper - unsettled <= EXTENTS
+    assert {name for name in constants(path) if name == name.upper()} <= EXTENTS
 
 
-@pytest.mark.parametrize("path", [path for path in SETTLED if path.name != "host.cpp.j2"], ids=named)
+@pytest.mark.parametrize("path", [path for path in TEMPLATES if path.name != "host.cpp.j2"], ids=named)
 def test_no_branch_of_a_template_has_other_constants_in_upper_case(path):
     """Of several words, also where no golden shows it."""
     found = re.findall(r"(?:[A-Z][A-Z0-9]*_)+[A-Z0-9]+", path.read_text(encoding="utf-8"))

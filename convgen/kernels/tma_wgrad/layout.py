@@ -62,6 +62,16 @@ class Layout(base.Layout[Config]):
         return self.gemm.packs * self.m_tiles * self.n_tiles
 
     @property
+    def n_tail(self) -> bool:
+        """Whether the last tile has boxes behind the last."""
+        return self.boxes % self.tile_boxes != 0
+
+    @property
+    def c_tail(self) -> bool:
+        """Whether a tap's last block has channels behind the last."""
+        return self.gemm.channels % self.config.span != 0
+
+    @property
     def part_columns(self) -> int:
         """wgmma's n: a consumer's boxes lie apart by as many bytes each, or the taps of a box by as many rows."""
         return self.box_columns if self.config.row_taps else self.config.own_columns

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sympy import Integer
 
 from convgen.codegen.c_expr import c_expr
@@ -11,7 +13,7 @@ from convgen.ir.plan import Plan
 from convgen.kernels.parts import gradient, lowering
 from convgen.kernels.parts.hopper import SWIZZLE_FIELD, register_split
 from convgen.kernels.parts.window_sum import filter_sum, gradient_pointers
-from convgen.kernels.tma_wgrad.layout import Y_SPAN, Layout
+from convgen.kernels.tma_wgrad.layout import ELEMENT, Y_SPAN, Layout
 
 #: Why sums are looked at.
 SPOILS = "a zero around y's rows makes a NaN of an infinity or NaN of x"
@@ -21,6 +23,7 @@ def source(plan: Plan, layout: Layout) -> str:
     """The CUDA source of a plan."""
     config, g = layout.config, layout.gemm
     problem, sp = g.problem, g.problem.spatial
+    stored = gradient.stored(layout.problem, layout.left, bool(config.lower_rows), config.sums)
     return render(
         "tma_wgrad/kernel.cu.j2",
         plan,
@@ -32,6 +35,12 @@ def source(plan: Plan, layout: Layout) -> str:
         prepare=g.prepared.kernel,
         gemm=g,
         y_span=Y_SPAN,
+        y_row_bytes=Y_SPAN * ELEMENT,
+        ones_words=layout.ones // 4,
+        consumers_m=config.warps_m // 4,
+        own_fragments=config.own_rows // 64,
+        last_pixel=layout.pixels - 1,
+        share_sums=layout.y_parts * problem.k,
         swizzle_field=SWIZZLE_FIELD[layout.span],
         registers=register_split(config.consumers, config.blocks),
         rank=problem.rank + 2,
@@ -43,16 +52,48 @@ def source(plan: Plan, layout: Layout) -> str:
             for f, a in zip(sp.filter, g.axes, strict=True)
         ],
         in_type=problem.x.dtype,
-        m_tail=g.rows % config.tile_m != 0,
-        n_tail=layout.boxes % layout.tile_boxes != 0,
-        c_tail=g.channels % config.span != 0,
-        stored=gradient.stored(layout.problem, layout.left, bool(config.lower_rows), config.sums),
+        n_tail=layout.n_tail,
+        c_tail=layout.c_tail,
+        tests=_tests(layout),
+        stored=stored,
+        joined=stored.four and config.group_pack == 1 and layout.store_columns % 16 == 0,
         sum=_sum(plan, layout),
         zeros=gradient.zeros(layout.problem, layout.left, plan.launch("zeros")) if config.adds else None,
         factors=gradient_pointers(layout.problem) if layout.fills and layout.stores_w else (),
         filter_sum=filter_sum(layout.problem) if layout.fills else None,
         spoils=SPOILS,
     )
+
+
+@dataclass(frozen=True)
+class Tests:
+    """C text of the conditions on which sums are elements of w, empty where all are: a row's; those of a sum that is
+    looked at, of neighbors that are stored at once, of each of two."""
+
+    row: str
+    sum: str
+    neighbors: str
+    each: str
+
+
+def _tests(layout: Layout) -> Tests:
+    g = layout.gemm
+    in_pack = "k - pack * rows" if g.packs > 1 else "k"
+    row = [f"{in_pack} < rows"] * (g.rows % layout.config.tile_m != 0) + ["k < K"] * g.last_fewer
+
+    def within(channel: str) -> list[str]:
+        return [f"{channel} < x_channels"] * layout.c_tail
+
+    def own(channel: str) -> list[str]:
+        return [f"({in_pack}) / group_rows == {channel} / group_channels"] * (g.group_pack > 1)
+
+    found = (
+        row,
+        ["box < boxes"] * layout.n_tail + row + within("channel") + own("channel"),
+        row + within("c"),
+        row + within("channel + e") + own("(channel + e)"),
+    )
+    return Tests(*map(" && ".join, found))
 
 
 def _place(layout: Layout) -> list[str]:
