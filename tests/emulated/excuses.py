@@ -223,11 +223,20 @@ HARMLESS = (
     Excuse("guard: <= for <", "8 are as many either way", was=r"channels / 8 < 8 \? channels"),
     Excuse("guard: <= for <", "columns behind the last are not stored", was=r"first_chunk \+ x_chunk < chunks"),
     Excuse("guard: <= for <", "a stage more is loaded, and not read", was=r"first_step \+ i < end_step\) load"),
-    Excuse("guard: <= for <", "the channels are whole chunks", source=r"k < rows && c <= x_channels\) \{"),
+    Excuse(
+        "guard: <= for <",
+        "the channels are whole chunks",
+        source=r"(?s)tap_chunks = .*k < rows && c <= x_channels\) \{",
+    ),
     Excuse("guard: >= for >", "nobody reads what the first lane hands over", was=r"if \(lane > 0\) \{"),
     Excuse("guard: <= for <", "the last slice's step more has no pixels", now=r"slice <= steps", source="slices = 2;"),
     Excuse("guard: <= for <", "each channel of the 8 is asked for, too", now=r"has_k = load_k <= |k \+ e <= 24"),
-    Excuse("guard: <= for <", "no group has such a row", now=r"\(k <= rows|e <= x_channels", source=r"/ group_rows =="),
+    Excuse(
+        "guard: <= for <",
+        "no group has such a row",
+        now=r"\(k <= rows|e <= x_channels",
+        source=r"(?s)tap_chunks = .*/ group_rows ==",
+    ),
     # first layers
     Excuse(
         "(removed: __syncthreads removed|moved: __syncthreads moved (behind load_halo_tile|before for))",
