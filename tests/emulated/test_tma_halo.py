@@ -349,10 +349,11 @@ SUMMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("arriving", [False, True], ids=["", "with an operand"])
 @pytest.mark.parametrize("name", SUMMED)
-def test_sums_of_channels(name: str, arriving: bool, seed: int) -> None:
+def test_sums_of_channels(name: str, seed: int) -> None:
+    """Of every second one with an operand that arrives as a tile."""
     problem, options = SUMMED[name]
+    arriving = list(SUMMED).index(name) % 2 == 1
     fits = {name: min(value, problem.output[-1]) if name == "strip" else value for name, value in options.items()}
     epilogue = sums_of(problem, arriving, of_images=options.get("images", 1) == 1)
     made = check_emulated(spec(problem, "tma_halo", fits, epilogue), seed)
