@@ -356,6 +356,25 @@ def test_what_has_no_sums_of_images():
         assert not any(of_images(fast.report))
 
 
+def test_a_network_that_takes_strides_for_granted_keeps_its_normalizations():
+    """Their results would lie otherwise."""
+
+    class Strided(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(16, 16, 3, padding=1), nn.InstanceNorm2d(16)
+
+        def forward(self, x):
+            y = self.norm(self.conv(x))
+            return torch.as_strided(y * 2, (2, 16, 4, 4), y.stride()) + 1
+
+    model, x = Strided().half().eval(), torch.randn(2, 16, 8, 8).half()
+    with torch.no_grad():
+        fast = ct.optimize(model, x)
+        assert [row.fused for row in fast.report] == ["add"] and "cannot be traced" not in str(fast.report)
+    accurate(model, fast, x)
+
+
 def test_statistics_are_measured_beside_a_pass_for_them(monkeypatch):
     """They are taken where the kernel with sums takes less than the one without and a pass that reads its result."""
     from convgen.torch.network.choice import Measured

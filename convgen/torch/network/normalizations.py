@@ -23,7 +23,7 @@ from convgen.functional.arrays import channels_last, is_packed, pitch_of
 from convgen.torch.asked import Forward, Summed
 from convgen.torch.network.batch_norm import of_own_statistics
 from convgen.torch.network.chains import FLOATS, Chain, End
-from convgen.torch.network.layouts import reads_memory, settle
+from convgen.torch.network.layouts import settle
 from convgen.torch.network.trace import call, erase_unread, is_call, value_of
 
 Node = Any
@@ -126,8 +126,6 @@ def use_sums(graph: Any, made: Node) -> None:
 def write_out(graph: Any) -> None:
     """Puts mean and variance of each channel, and what reads them, in the place of the graph's normalizations of values
     that have channels last, or are slices of such."""
-    if reads_memory(graph):
-        return
     for node in list(graph.nodes):
         for normalization in normalizations_of(node) if _has_channels_last(node) else ():
             with graph.inserting_before(normalization.result):

@@ -157,8 +157,10 @@ class Prepared:
             leave_to_passes(graph)
         on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))
         chooser = Measured(options.measure, options.tune) if on_gpu else OnCpu()
-        self.report.rows += _fuse(graph, chooser, options.inductor and options.sums)
-        if options.inductor and on_gpu:
+        # what is left of a normalization is a pass of several functions, which Inductor makes one, and lies otherwise
+        normalizes = options.inductor and not reads_memory(graph)
+        self.report.rows += _fuse(graph, chooser, normalizes and options.sums)
+        if normalizes and on_gpu:
             write_out(graph)
         restore(graph)
         if joined := in_place(graph, options.inductor):
@@ -303,7 +305,6 @@ def _fuse(graph: Any, chooser: Chooser, sums: bool) -> list[Row]:
         rows.append(choice.row)
         if choice.end is not None:
             before = value_of(choice.end.node)
-            # what is left of a normalization is a pass of several functions, which Inductor makes one
             asked = sums_behind(choice.chain, choice.end) if sums else None
             row = chooser.sums(asked, choice.row) if asked else None
             settle(graph, made := choice.chain.fuse(graph, choice.end), before)
