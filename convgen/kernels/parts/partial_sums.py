@@ -10,10 +10,12 @@ so that what is added up is a multiple of the sum's own elements apart, as witho
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from convgen.ir.plan import Param, Workspace
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import assignment
+from convgen.kernels.parts import assignment, sums
 from convgen.kernels.parts.lowering import PACK
 
 #: The dims of a sum of each image's channels.
@@ -43,3 +45,24 @@ def summed(problem: ConvProblem, of_images: bool) -> tuple[str, ...]:
     served = {("k",), OF_IMAGES} if of_images else {("k",)}
     of_result = {t.name for t in problem.sums if problem.like(t) is problem.result}
     return tuple(t.name for t in forward.sums if t.dims in served and t.name in of_result)
+
+
+def partial_sums(problem: ConvProblem, image_rows: int) -> tuple[PartialSum, ...]:
+    """Of all sums of a problem, with so many rows of an image."""
+    return tuple(PartialSum(t.name, image_rows if t.dims == OF_IMAGES else 0) for t in problem.sums)
+
+
+def partial_bytes(problem: ConvProblem, parts: tuple[PartialSum, ...], rows: int) -> dict[str, int]:
+    """Of each sum's rows, `rows` of all images, which are written, and read again by launches behind the kernel; by its
+    name."""
+    return {part.name: (part.image_rows or rows) * t.bytes for part, t in zip(parts, problem.sums, strict=True)}
+
+
+def params(problem: ConvProblem) -> list[Param]:
+    """Pointers to the rows."""
+    return [Param(f"result_{t.name}", "pointer", sums.partial(t)) for t in problem.sums]
+
+
+def workspaces(problem: ConvProblem, sizes: Mapping[str, int]) -> tuple[Workspace, ...]:
+    """The rows, of so many bytes."""
+    return tuple(Workspace(sums.partial(t), sizes[t.name]) for t in problem.sums)

@@ -12,18 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from convgen.ir.plan import Launch, Limit, Param, Plan, Workspace
+from convgen.ir.plan import Launch, Limit, Param, Plan
 from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.size import Size
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import lowering, operand_tiles, prepare, sums
+from convgen.kernels.parts import lowering, operand_tiles, partial_sums, prepare
 from convgen.kernels.parts.assignment import assignment, served
 from convgen.kernels.parts.elementwise import factor_pointers, size_params
 from convgen.kernels.parts.hopper import MAX_ELEMENT_STRIDE, memory_order, wgmma_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
-from convgen.kernels.parts.partial_sums import summed
 from convgen.kernels.tma_halo import cost
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.constraints import illegal
@@ -49,7 +48,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
         """Sums of channels, of all images or of each: a tile's pixels, which are columns of fragments, make a row."""
         if problem.dynamic or not int(fixed.get("swap_ab", 1)):
             return ()
-        return summed(problem, of_images=int(fixed.get("images", 1)) == 1)
+        return partial_sums.summed(problem, of_images=int(fixed.get("images", 1)) == 1)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = wgmma_obstacles(problem, target, ("f16", "bf16"), also=(Op.DGRAD,))
@@ -96,8 +95,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
         x, w = ([p.param] if layout.spoils else [] for p in factor_pointers(problem))
         params = [
             *prepared.params(factors), *([] if config.fills else w), Param("y", "pointer", "y"),
-            *operand_tiles.pointers(problem),
-            *(Param(f"result_{t.name}", "pointer", sums.partial(t)) for t in problem.sums), *x,
+            *operand_tiles.pointers(problem), *partial_sums.params(problem), *x,
         ]  # fmt: skip
         launch = Launch(
             entry=f"convgen_{problem.name}",
@@ -111,7 +109,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
         )
         launches = (*layout.assigned.launches(prepared.launches()), launch)
         notes = (*layout.assigned.notes, *prepared.notes)
-        parts = (Workspace(sums.partial(t), layout.partial_bytes[t.name]) for t in problem.sums)
+        parts = partial_sums.workspaces(problem, layout.partial_bytes)
         return plan_of(layout, launches, (*prepared.workspaces, *parts), notes=notes, limits=limits(layout))
 
     def source(self, plan: Plan) -> str:

@@ -23,7 +23,7 @@ from convgen.kernels.parts.hopper import (
     products,
 )
 from convgen.kernels.parts.operand_tiles import EpilogueTile
-from convgen.kernels.parts.partial_sums import OF_IMAGES, PartialSum
+from convgen.kernels.parts.partial_sums import PartialSum, partial_bytes, partial_sums
 from convgen.kernels.tma_halo.config import Config, RingConfig
 from convgen.kernels.tma_halo.halo import Halo, Window, aligned, depth, halo_of, windows
 from convgen.targets import Target
@@ -312,14 +312,12 @@ class Layout(RingLayout[Config]):
     def partial_sums(self) -> tuple[PartialSum, ...]:
         """Of all sums: a tile makes a row of each, or one for each row of pixels, or phase, that it folds."""
         rows = self.tiles * self.config.fold // self.read.n if self.config.images == 1 else 0
-        return tuple(PartialSum(t.name, rows if t.dims == OF_IMAGES else 0) for t in self.read.sums)
+        return partial_sums(self.read, rows)
 
     @property
     def partial_bytes(self) -> dict[str, int]:
-        """Of each sum's rows, which are written, and read again by launches behind the kernel; by its name."""
-        rows = self.tiles * self.config.fold
-        sums = zip(self.partial_sums, self.read.sums, strict=True)
-        return {part.name: (part.image_rows or rows) * t.bytes for part, t in sums}
+        """Of each sum's rows, by its name."""
+        return partial_bytes(self.read, self.partial_sums, self.tiles * self.config.fold)
 
     # ---- shared memory, in bytes
 

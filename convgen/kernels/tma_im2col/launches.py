@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convgen.ir.plan import Launch, Param, Workspace
-from convgen.kernels.parts import operand_tiles, sums
+from convgen.kernels.parts import operand_tiles, partial_sums
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.elementwise import factor_pointers, size_params
 from convgen.kernels.tma_im2col.layout import Layout
@@ -28,7 +28,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         *([PARTIALS] if config.stream_k else []),
         *operand_tiles.params(problem, (*layout.arriving, *layout.leaving) if g.stores_by_tma else (), g.plane),
     ]
-    params += [Param(f"result_{t.name}", "pointer", sums.partial(t)) for t in problem.sums]
+    params += partial_sums.params(problem)
     # of sums that have to be made once more: x and w as they were given
     factors = factor_pointers(assignment(layout.problem).problem) if layout.fills else ()
     given = g.assigned.params(p.param for p in factors)
@@ -61,7 +61,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
 def workspaces(layout: Layout) -> tuple[Workspace, ...]:
     """Prepared operands, and parts of tiles."""
     config, found = layout.config, layout.gemm.prepared.workspaces
-    found += tuple(Workspace(sums.partial(t), layout.partial_bytes[t.name]) for t in layout.gemm.problem.sums)
+    found += partial_sums.workspaces(layout.gemm.problem, layout.partial_bytes)
     if not config.stream_k:
         return found
     return (*found, Workspace(PARTIALS.buffer, 2 * layout.launched * config.tile_m * config.tile_n * 4))

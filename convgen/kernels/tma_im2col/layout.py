@@ -18,7 +18,7 @@ from convgen.kernels.parts.hopper import (
     register_split,
 )
 from convgen.kernels.parts.operand_tiles import EpilogueTile
-from convgen.kernels.parts.partial_sums import OF_IMAGES, PartialSum, image_pixels
+from convgen.kernels.parts.partial_sums import PartialSum, image_pixels, partial_bytes, partial_sums
 from convgen.kernels.tma_im2col import prologue
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.epi_tiles import epi_tile_columns
@@ -238,15 +238,12 @@ class Layout(base.Layout[Config]):
     @property
     def partial_sums(self) -> tuple[PartialSum, ...]:
         """Of all sums."""
-        problem = self.gemm.problem
-        rows = image_pixels(problem) // self.partial_pixels
-        return tuple(PartialSum(t.name, rows if t.dims == OF_IMAGES else 0) for t in problem.sums)
+        return partial_sums(self.gemm.problem, image_pixels(self.gemm.problem) // self.partial_pixels)
 
     @property
     def partial_bytes(self) -> dict[str, int]:
-        """Of each sum's rows, which are written, and read again by launches behind the kernel; by its name."""
-        sums = zip(self.partial_sums, self.gemm.problem.sums, strict=True)
-        return {part.name: (part.image_rows or self.partial_rows) * t.bytes for part, t in sums}
+        """Of each sum's rows, by its name."""
+        return partial_bytes(self.gemm.problem, self.partial_sums, self.partial_rows)
 
     @property
     def sum_registers(self) -> int:
