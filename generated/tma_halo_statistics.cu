@@ -266,7 +266,7 @@ constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 constexpr u32 weights_barrier = empty_barriers + 8 * rings * stages;
 
-constexpr int image_rows = 33;  // of partial sums, an image
+constexpr int image_rows = 33;  // of an image's partial sums
 constexpr int image_count = 8;
 // Where a row of partial sums lies: the first rows of all images come first, then the second ones.
 __device__ __forceinline__ int place_of_row(int row) { return row % image_rows * image_count + row / image_rows; }
