@@ -110,7 +110,8 @@ def replaced_padding(draw, problem: ConvProblem) -> ConvProblem:
     most = {Padding.REFLECT: -1, Padding.CIRCULAR: 0}.get(padding, 1 << 20)
     axes = zip(problem.input, problem.pad_lo, problem.pad_hi, strict=True)
     fits = any((*problem.pad_lo, *problem.pad_hi)) and all(max(lo, hi) <= e + most for e, lo, hi in axes)
-    refused = problem.dynamic if padding.repeats else padding is Padding.NAN and problem.op is Op.DGRAD
+    nan = problem.op is not Op.DGRAD and problem.x.element.is_float  # dgrad does not read x
+    refused = problem.dynamic if padding.repeats else padding is Padding.NAN and not nan
     return replace(problem, padding=padding) if fits and not refused else problem
 
 
