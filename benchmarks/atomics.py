@@ -81,7 +81,7 @@ def ordered(problem: ConvProblem, gpu: str) -> Options:
 
 def atomic(problem: ConvProblem, options: Options) -> list[Options]:
     """Legal configurations with atomic additions: of the same tile with fewer, as many and more slices, without a
-    cluster that shares them, and the cost model's best, with and without boxes that serve filter rows."""
+    cluster that shares them, and the cost model's best, with and without boxes that serve several taps."""
     strategy = strategies.load(STRATEGY)
     slices, split_k = int(options["slices"]), int(options["split_k"])
     counts = [2, 3, 4] if slices == 1 else [max(slices // 2, 2), slices, 2 * slices]
@@ -89,7 +89,7 @@ def atomic(problem: ConvProblem, options: Options) -> list[Options]:
     if split_k > 1:
         found.append({**found[0], "split_k": 1, "slices": split_k * slices})
     asked: list[Options] = [{"kernel": KERNEL, "sums": "atomic"}]
-    asked += [{**asked[0], "row_taps": 0}] if options["row_taps"] else []
+    asked += [{**asked[0], "row_taps": 0, "halo": 0}] if options["row_taps"] or options["halo"] else []
     found += [dict(strategy.stated(problem, TARGET, o)) for o in asked if not strategy.obstacles(problem, TARGET, o)]
     legal = [o for o in found if not strategy.obstacles(problem, TARGET, o)]
     return list({canonical(o): o for o in legal}.values())

@@ -287,6 +287,7 @@ CASES = {
     "im2col wgrad": GRADIENT.format(op="wgrad", strategy="im2col"),
     "im2col wgrad, planes": GRADIENT.replace("n, p, q, k", "n, k, p, q").format(op="wgrad", strategy="im2col"),
     "wgrad, tma_wgrad": wgrad("tma_im2col { kernel tma_wgrad row_taps 1 slices 3 split_k 1 }"),
+    "wgrad, tma_wgrad, halo": wgrad("tma_im2col { kernel tma_wgrad halo 1 slices 3 split_k 1 }"),
     "wgrad, tma_wgrad, atomic": wgrad("tma_im2col { kernel tma_wgrad row_taps 0 slices 3 sums atomic }"),
     "wgrad, tma_wgrad, split": wgrad("tma_im2col { kernel tma_wgrad split_k 4 slices 2 }"),
     "wgrad, tma_wgrad, clusters sharing y": wgrad("tma_im2col { kernel tma_wgrad tile n=192 cluster 2 multicast a }"),

@@ -72,7 +72,7 @@ _OPTIONS = (
     "tile", "stages", "consumers", "warps", "cluster", "split", "math", "blocks", "threads", "schedule", "multicast",
     "raster", "span", "slice", "slices", "strip", "band", "vector", "fold", "form", "order", "product", "splitk",
     "streamk", "swapab", "kblocks", "grouppack", "rowtaps", "lowerrows", "relayout", "resident", "weightstages",
-    "workspacemb", "loads", "sums",
+    "workspacemb", "loads", "sums", "halo",
 )  # fmt: skip
 #: What follows a word that is otherwise another name of a setting, where it is an option.
 METHODS = ("gather", "scatter")

@@ -17,8 +17,8 @@
 // target   sm_90a
 // launch   convgen_tma_wgrad_3x3: 24 x 5 blocks of 384 threads, 103488 bytes of shared memory
 // launch   convgen_tma_wgrad_3x3_sum: 576 blocks of 256 threads
-// map      x_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 66 pixels between corners -1 -1 and 1 -1, 128-byte swizzle
-// map      y_map: y of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners 0 0 and 2 0, 128-byte swizzle
+// map      x_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 66 pixels between corners -1 -1 and 0 -1, 128-byte swizzle
+// map      y_map: y of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners 0 0 and 1 0, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -189,14 +189,14 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 //
 // Both factors have their channels innermost, as wgmma's m and n, so a stage holds rows of pixels of both.
 // TMA walks the pixels of x itself: it starts at the window of a step's first pixel,
-//   n = pixel / 224
-//   in_h = (pixel / 16) % 14 - 1
-//   in_w = pixel % 16 - 1
+//   n = pixel / 210
+//   in_h = (pixel / 15) % 14 - 1
+//   in_w = pixel % 15 - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
 // A box of x is 2 pixels longer than the step, and serves all taps of a filter row: they begin 1 pixel of it apart.  So
-// rows of y are walked as if they were 2 pixels longer; y is zero there.
+// y is walked as if its rows had 15 pixels, not 14; y is zero in between.
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
 
 constexpr int rows = 256;  // y's channels
@@ -208,7 +208,7 @@ constexpr int box_taps = 3;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
 constexpr int tile_boxes = 1;
 constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
-constexpr int steps = 28;  // of tile_k pixels
+constexpr int steps = 27;  // of tile_k pixels
 constexpr int shares = 5;  // blocks that share them
 constexpr int stages = 4;
 // warpgroups of 128 threads: 2 along m by 1 along n; the producer's warpgroup comes after them
@@ -306,11 +306,11 @@ void convgen_tma_wgrad_3x3(
       const u32 y_tile = base + stage * stage_bytes;
       const u32 x_tile = y_tile + y_bytes;
       const int pixel = step * tile_k;
-      const int n = pixel / 224;
-      const int p = (pixel / 16) % 14;
-      const int q = pixel % 16;
-      const int in_h = (pixel / 16) % 14 - 1;
-      const int in_w = pixel % 16 - 1;
+      const int n = pixel / 210;
+      const int p = (pixel / 15) % 14;
+      const int q = pixel % 15;
+      const int in_h = (pixel / 15) % 14 - 1;
+      const int in_w = pixel % 15 - 1;
       mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
       mbarrier_arrive_expect_tx(full, y_bytes + tile_boxes * x_box_bytes);
       for (int i = 0; i < tile_m / 64; ++i) {

@@ -82,8 +82,10 @@ def _tma_im2col(p: ConvProblem, c: tma_im2col.Config) -> Work:
 
 
 def _tma_wgrad(p: ConvProblem, c: tma_wgrad.Config) -> Work:
-    pixels = gemm(p).pixels(bool(c.row_taps))
-    tiles = {"m": (p.k, c.tile_m), "n": (p.c, c.span), "k": (pixels, c.tile_k)}
+    pixels = gemm(p).pixels(2 if c.halo else c.row_taps)
+    tiles = {"k": (pixels, c.tile_k)}
+    if p.groups == 1:
+        tiles |= {"m": (p.k, c.tile_m), "n": (p.c, c.span)}
     return Work(tiles, pixels // c.tile_k // (c.slices * c.split_k), c.stages)
 
 

@@ -44,11 +44,11 @@ def test_atomic_variants_are_legal_and_of_the_same_tile(dtype: str) -> None:
         assert len({o["slices"] for o in same}) >= 2
         if int(fixed["slices"]) > 1:
             assert {**fixed, "sums": "atomic"} in found
-        if fixed["row_taps"]:
-            assert any(o["row_taps"] == 0 for o in found)
+        if fixed["row_taps"] or fixed["halo"]:
+            assert any(o["row_taps"] == o["halo"] == 0 for o in found)
         for options in found:
             plan = strategies.load("tma_im2col").plan(problem, atomics.TARGET, options)
-            straight = dtype == "f32" and options["row_taps"] == 0
+            straight = dtype == "f32" and options["row_taps"] == options["halo"] == 0
             assert len(plan.launches) - len(plan.workspaces) == 2, (
                 "zeros and the product, and what finishes a workspace"
             )

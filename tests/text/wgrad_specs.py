@@ -13,9 +13,10 @@ from convgen.kernels.base import Options
 #: What a row does not say, so that no cost model does.
 PLAIN: Options = {
     "kernel": "tma_wgrad", "tile.m": 64, "tile.k": 64, "span": 64, "stages": 2, "warps.m": 4, "warps.n": 1,
-    "row_taps": 0, "split_k": 1, "slices": 1, "blocks": 1, "group_pack": 1,
+    "row_taps": 0, "halo": 0, "split_k": 1, "slices": 1, "blocks": 1, "group_pack": 1,
 }  # fmt: skip
 ROWS: Options = {"row_taps": 1}
+HALO: Options = {"halo": 1}
 
 GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "boxes of a tap": (make("wgrad", 2, 72, 88, (9, 8), (3, 3), pad=1), {"tile.n": 256}),
@@ -28,6 +29,42 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     ),
     "two parts of a consumer": (
         make("wgrad", 3, 40, 64, (9, 8), (3, 3), pad=1), {**ROWS, "span": 32, "tile.n": 192, "split_k": 4},
+    ),
+    "a halo, a consumer for each filter row": (
+        make("wgrad", 3, 64, 64, (9, 8), (3, 3), pad=1), {**HALO, "tile.n": 576, "warps.n": 3, "slices": 2},
+    ),
+    "a halo, filter rows of a consumer, without padding": (
+        make("wgrad", 2, 40, 72, (9, 10), (3, 3)), {**HALO, "span": 32, "tile.n": 288, "tile.k": 32, "stages": 3},
+    ),
+    "a halo, two boxes, two fragments": (
+        make("wgrad", 2, 40, 136, (8, 9), (3, 2), pad=(1, (2, 0))),
+        {**HALO, "tile.m": 128, "span": 16, "tile.n": 192, "split_k": 2},
+    ),
+    "a halo by phases": (
+        make("wgrad", 3, 64, 64, (14, 15), (3, 3), 2, 1), {**HALO, "tile.n": 576, "warps.n": 3, "slices": 2},
+    ),
+    "a halo by phases, dilated": (
+        make("wgrad", 2, 40, 64, (21, 17), (4, 3), (3, 2), (2, (1, 0)), (1, 2)),
+        {**HALO, "span": 16, "tile.n": 192, "tile.k": 32},
+    ),
+    "a halo by phases of rows alone": (
+        make("wgrad", 2, 40, 64, (15, 9), (3, 3), (2, 1), 1, dtype="bf16"), {**HALO, "span": 32, "tile.n": 288},
+    ),
+    "a halo of two axes of three": (
+        make("wgrad", 2, 24, 40, (4, 7, 6), (2, 3, 3), (1, 1, 2), 1), {**HALO, "span": 16, "tile.n": 144, "slices": 2},
+    ),
+    "a halo of one axis": (make("wgrad", 3, 24, 40, (51,), (5,), 2, 2), {**HALO, "span": 32, "tile.n": 160}),
+    "a halo, small groups": (
+        make("wgrad", 3, 64, 128, (9, 7), (3, 3), pad=1, groups=16),
+        {**HALO, "tile.n": 576, "warps.n": 3, "group_pack": 8, "slices": 2},
+    ),
+    "a halo, groups in three boxes": (
+        make("wgrad", 2, 72, 72, (9, 7), (3, 3), pad=1, groups=3),
+        {**HALO, "span": 16, "tile.n": 288, "group_pack": 1, "slices": 2},
+    ),
+    "a halo, padding by reflection": (
+        replace(make("wgrad", 2, 24, 40, (9, 7), (3, 3), pad=(1, 2)), padding=Padding.REFLECT),
+        {**HALO, "span": 32, "tile.n": 288},
     ),
     "stride and dilation": (
         make("wgrad", 3, 24, 40, (17, 14), (3, 2), stride=(2, 3), dilation=(2, 3), pad=(2, (1, 0))),

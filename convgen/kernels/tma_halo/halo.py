@@ -11,17 +11,14 @@ reads some of the same pixels of the gradient, i + lower + offset, and so stands
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from convgen.ir.index_map import tma_axes
 from convgen.ir.problem import ConvProblem
 from convgen.ir.size import Size
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT
-
-_FARTHEST = 1024  # shift of a tap, beyond any box
+from convgen.kernels.parts.window_axis import ONE, WindowAxis, window_axes
 
 
 def aligned(size: int) -> int:
@@ -29,77 +26,23 @@ def aligned(size: int) -> int:
     return -(-size // SWIZZLE_ALIGNMENT) * SWIZZLE_ALIGNMENT
 
 
-@dataclass(frozen=True)
-class Window:
-    """One axis of a window: output p and tap r read x, of `extent`, at p * stride + lower + offsets[r]."""
-
-    extent: int
-    output: int
-    stride: int
-    lower: int
-    offsets: tuple[int, ...]
-
-    @cached_property
-    def step(self) -> int:
-        """From an offset to the next; 0 where they are not evenly spaced."""
-        steps = {b - a for a, b in itertools.pairwise(self.offsets)}
-        return steps.pop() if len(steps) == 1 else int(not steps)
-
-    @cached_property
-    def phases(self) -> tuple[int, ...]:
-        return tuple(sorted({o % self.stride for o in self.offsets}))
-
-    @cached_property
-    def _reaches(self) -> dict[int, int]:
-        return {p: max(o // self.stride for o in self.offsets if o % self.stride == p) for p in self.phases}
-
-    def reach(self, phase: int | None = None) -> int:
-        """The largest shift of a phase's taps, or of all taps."""
-        return max(self.offsets) // self.stride if phase is None else self._reaches[phase]
-
-    @cached_property
-    def pitch(self) -> int:
-        """Pixels from one run of all outputs to the next, where such runs lie end to end in a halo tile.
-
-        Runs may share their padding: what a tap reads past the end of its run is then zero, and the
-        start of the next run, where it reads, is zero too.  Runs with far taps share none: every shift would be tried.
-        """
-        longest = self.output + self.reach()
-        if self.reach() > _FARTHEST:
-            return longest
-        ends = [(phase, self.output + self.reach(phase)) for phase in self.phases]
-
-        def outside(phase: int, at: int) -> bool:
-            return not 0 <= self.lower + phase + at * self.stride < self.extent
-
-        for pitch in range(self.output, longest):
-            past = ((phase, at) for phase, end in ends for at in range(pitch, end))
-            if all(outside(phase, at) and outside(phase, at % pitch) for phase, at in past):
-                return pitch
-        return longest
-
-
 @lru_cache(maxsize=64)
-def _axes(problem: ConvProblem) -> tuple[Window, Window, Window]:
+def _axes(problem: ConvProblem) -> tuple[WindowAxis, WindowAxis, WindowAxis]:
     """The windows along d, h and w: a convolution over w alone has images one row high, one over h and w one deep."""
-    found = [
-        Window(problem.extent(axis.dim), output, axis.element_stride, axis.lower, axis.offsets(taps))
-        for axis, output, taps in zip(tma_axes(problem), problem.output, problem.filter, strict=True)
-    ]
-    d, h, w = [Window(1, 1, 1, 0, (0,))] * (3 - problem.rank) + found
+    d, h, w = [ONE] * (3 - problem.rank) + [*window_axes(problem)]
     return d, h, w
 
 
-def depth(problem: ConvProblem) -> Window:
+def depth(problem: ConvProblem) -> WindowAxis:
     """The window along d.  A halo tile is of one plane: each tap along d has one of its own."""
     return _axes(problem)[0]
 
 
 @lru_cache(maxsize=64)
-def windows(problem: ConvProblem, fold: int = 1, strided: ConvProblem | None = None) -> tuple[Window, Window]:
+def windows(problem: ConvProblem, fold: int = 1, strided: ConvProblem | None = None) -> tuple[WindowAxis, WindowAxis]:
     """The windows along h and w, `fold` output rows as one, or the pixels of all phases of a `strided` dgrad."""
     if strided:
-        h, w = [Window(1, 1, 1, 0, (0,))] * (2 - problem.rank) + [axis.window for axis in phased(strided)]
+        h, w = [ONE] * (2 - problem.rank) + [axis.window for axis in phased(strided)]
         return h, w
     _, h, w = _axes(problem)
     return folded(h, fold), w
@@ -113,7 +56,7 @@ class Phased:
     phase that makes it whole: phase + pad - dilation * r is `stride` times -((dilation * r - pad) // stride)."""
 
     stride: int
-    window: Window
+    window: WindowAxis
     reads: tuple[tuple[int, ...], ...]
 
 
@@ -130,11 +73,11 @@ def phased(dgrad: ConvProblem) -> tuple[Phased, ...]:
             tuple(sorted(-before - lower for before, phase in reached if phase == one)) for one in range(stride)
         )
         offsets = tuple(sorted({-before - lower for before, _ in reached}))
-        found.append(Phased(stride, Window(extent, -(-output // stride), 1, lower, offsets), reads))
+        found.append(Phased(stride, WindowAxis(extent, -(-output // stride), 1, lower, offsets), reads))
     return tuple(found)
 
 
-def folded(window: Window, fold: int) -> Window:
+def folded(window: WindowAxis, fold: int) -> WindowAxis:
     """Output p stands for outputs p * fold to p * fold + fold - 1, and reads what any of them reads."""
     if fold == 1:
         return window
@@ -196,20 +139,20 @@ class Halo:
         return max(phase.height for phase in self.phases)
 
 
-def line_of(h: Window, w: Window, strip: int, images: int) -> int:
+def line_of(h: WindowAxis, w: WindowAxis, strip: int, images: int) -> int:
     """Pixels of padded width that hold all outputs of a strip of an image, or of all of `images` images."""
     width = width_of(w, strip)
     line = (h.output - 1) * width + strip
     return line + (images - 1) * h.pitch * width if images > 1 else line
 
 
-def width_of(w: Window, strip: int) -> int:
+def width_of(w: WindowAxis, strip: int) -> int:
     """Pixels of a row of a strip's halo tile."""
     return w.pitch if strip == w.output else strip + w.reach()
 
 
 @lru_cache(maxsize=1024)
-def halo_of(h: Window, w: Window, pixels: int, strip: int, images: int, span: int) -> Halo:
+def halo_of(h: WindowAxis, w: WindowAxis, pixels: int, strip: int, images: int, span: int) -> Halo:
     """The halo tile of `pixels` outputs along a line of padded width, `span` bytes a pixel.
 
     The line runs down a strip of `strip` output columns of one image and may start within a row, or holds

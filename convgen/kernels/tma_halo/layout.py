@@ -24,8 +24,9 @@ from convgen.kernels.parts.hopper import (
 )
 from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.parts.partial_sums import PartialSum, partial_bytes, partial_sums
+from convgen.kernels.parts.window_axis import WindowAxis
 from convgen.kernels.tma_halo.config import Config, RingConfig
-from convgen.kernels.tma_halo.halo import Halo, Window, aligned, depth, halo_of, windows
+from convgen.kernels.tma_halo.halo import Halo, aligned, depth, halo_of, windows
 from convgen.targets import Target
 
 
@@ -244,7 +245,7 @@ class Layout(RingLayout[Config]):
     # ---- tiles
 
     @cached_property
-    def windows(self) -> tuple[Window, Window, Window]:
+    def windows(self) -> tuple[WindowAxis, WindowAxis, WindowAxis]:
         """Along d, h and w, as many output rows as one as the configuration folds, or all phases."""
         return (depth(self.read), *windows(self.read, self.config.fold, self.strided))
 

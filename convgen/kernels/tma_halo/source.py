@@ -16,9 +16,10 @@ from convgen.kernels.parts import fragments, lowering, operand_tiles
 from convgen.kernels.parts.counts import Count, count
 from convgen.kernels.parts.elementwise import sizes
 from convgen.kernels.parts.hopper import COLUMNS_BOX, REGISTERS, SWIZZLE_FIELD, products
+from convgen.kernels.parts.window_axis import WindowAxis
 from convgen.kernels.parts.window_sum import WindowSum, fragment_place, look, window_sum
 from convgen.kernels.tma_halo.filters import filters
-from convgen.kernels.tma_halo.halo import Window, depth, phased, windows
+from convgen.kernels.tma_halo.halo import depth, phased, windows
 from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, y_channels_last
 from convgen.kernels.tma_halo.maps import x_maps
 
@@ -254,7 +255,7 @@ def _phase_table(layout: Layout) -> list[list[int]]:
     return [[starts.get((a, b), 0) for b in range(w.stride)] for a in range(h.stride)]
 
 
-def _shift(h: Window, w: Window) -> str:
+def _shift(h: WindowAxis, w: WindowAxis) -> str:
     """Bytes from a pixel of a halo tile to what tap (r, s) reads for it."""
     r, s = (
         f"{window.offsets[1]} * {tap}" if len(window.offsets) > 1 and window.offsets[1] > 1 else tap

@@ -17,12 +17,13 @@ class Config(config.Config):
     """A tile in GEMM terms (m output channels, n filter elements, k pixels), the pipeline that feeds it, and the
     warps that share it, four to a warpgroup.
 
-    x comes in boxes of `tile_k` pixels by `span` channels, one for each tap; where `row_taps` is 1, a box has the few
-    pixels more that make it serve all taps of a filter row; where `lower_rows` is 1, a first launch makes these taps
-    channels of x.  The pixels are shared by `slices` times `split_k` blocks: those of a cluster add their sums through
-    shared memory, a second kernel adds those of the slices, both in a fixed order; with `sums` atomic, slices are added
-    as they come.  Or the blocks of a `cluster` take neighboring tiles that have y (`multicast` a) or x (b) in common,
-    and TMA brings that to all of them at once."""
+    x comes in boxes of `tile_k` pixels by `span` channels, one for each tap; where `row_taps` is 1, a box has the
+    few pixels more that make it serve all taps of a filter row, and where `halo` is 1, all taps of its last two
+    axes; where `lower_rows` is 1, a first launch makes a row's taps channels of x. The pixels are shared by
+    `slices` times `split_k` blocks: those of a cluster add their sums through shared memory, a second kernel adds
+    those of the slices, both in a fixed order; with `sums` atomic, slices are added as they come. Or the blocks of
+    a `cluster` take neighboring tiles that have y (`multicast` a) or x (b) in common, and TMA brings that to all of
+    them at once."""
 
     tile_m: Annotated[int, Field("output channels per tile", range(64, 257, 64))]
     tile_n: Annotated[int, Field("filter elements (taps by input channels) per tile", low=16, high=768)]
@@ -32,6 +33,9 @@ class Config(config.Config):
     warps_m: Annotated[int, Field("warps along m", (4, 8, 12))]
     warps_n: Annotated[int, Field("groups of warps along n", low=1, high=3)] = 1
     row_taps: Annotated[int, Field("1: a box of x serves all taps of a filter row, which are shifts of it", (0, 1))] = 0
+    halo: Annotated[
+        int, Field("1: x comes with its halo: a box, or one for each phase of the stride, serves all taps", (0, 1))
+    ] = 0
     lower_rows: Annotated[
         int, Field("1: x is first laid out with the taps of a filter row as channels: for few channels", (0, 1))
     ] = 0

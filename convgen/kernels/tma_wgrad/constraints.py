@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from convgen.ir.index_map import TmaAxis
 from convgen.kernels.base import Obstacle, Obstacles, counted
 from convgen.kernels.parts import gradient
 from convgen.kernels.parts.hopper import (
@@ -15,6 +15,7 @@ from convgen.kernels.parts.hopper import (
     accumulators_at_launch,
     im2col_obstacles,
 )
+from convgen.kernels.tma_wgrad.launches import longer
 from convgen.kernels.tma_wgrad.layout import Layout
 
 #: Consumer warpgroups of a block, and columns of a product (PTX ISA, "wgmma.mma_async").
@@ -25,7 +26,7 @@ SWIZZLE_ROWS = 8
 
 def illegal(layout: Layout) -> list[Obstacle]:
     """What a configuration asks for that the hardware does not have."""
-    found = [*_row_taps(layout), *_tile(layout)]
+    found = [*_row_taps(layout), *_halo(layout), *_tile(layout)]
     return found or [*_cluster(layout), *_registers(layout), *_k_loop(layout), *_shared_memory(layout)]
 
 
@@ -34,6 +35,8 @@ def _row_taps(layout: Layout) -> Obstacles:
     problem, found = layout.gemm.problem, Obstacles()
     if not layout.config.row_taps:
         return found
+    if layout.config.halo:
+        found.no("a halo serves the taps of filter rows, too", "row_taps 0", "row_taps")
     dim, taps, stride = problem.spatial.input[-1], problem.filter[-1], problem.stride[-1]
     if taps == 1 or stride > 1:
         found.no(f"row_taps 1 is for filter rows of several taps and unit stride, not {taps} and stride {dim}={stride}",
@@ -42,21 +45,39 @@ def _row_taps(layout: Layout) -> Obstacles:
         found.no(f"{taps} taps of {layout.config.span} channels are more than a product's {MOST_COLUMNS} columns",
                  "a smaller span, or row_taps 0", "span")  # fmt: skip
     if not found:
-        found += [replace(o, hint="row_taps 0", option="row_taps") for o in _longer_rows(layout)]
+        found += [replace(o, hint="row_taps 0", option="row_taps") for o in _longer_walk(layout)]
     return found
 
 
-def _longer_rows(layout: Layout) -> Obstacles:
-    """What tensor maps cannot express of x and y, both walked over rows that are longer by a filter row's reach."""
-    problem, axes, reach = layout.gemm.problem, layout.gemm.axes, layout.reach
-    of_x = [*axes[:-1], replace(axes[-1], upper=axes[-1].upper + reach)]
-    of_y = [TmaAxis(dim, 0, 0, 1, 0, 0) for dim in problem.spatial.output]
-    of_y[-1] = replace(of_y[-1], upper=reach)
-    found = im2col_obstacles(of_x, problem.filter)
+def _halo(layout: Layout) -> Obstacles:
+    """Where x comes with its halo, several taps must be shifts of one phase of it."""
+    found, (h, w) = Obstacles(), layout.windows
+    if not layout.config.halo or layout.config.row_taps:
+        return found
+    for axis in (h, w):
+        if axis.phases != tuple(range(len(axis.phases))):
+            found.no(f"taps are {', '.join(map(str, axis.phases))} pixels off a stride of {axis.stride}, and a halo is "
+                     "for phases without gaps", "halo 0", "halo")  # fmt: skip
+    if layout.phases == layout.box_taps:
+        found.no("a halo is for taps that are shifts of one another, of which this filter has none", "halo 0", "halo")
+    if layout.part_columns > MOST_COLUMNS:
+        found.no(f"{layout.taps[-1]} taps of {layout.config.span} channels are more than a product's {MOST_COLUMNS} "
+                 "columns", "a smaller span, or halo 0", "span")  # fmt: skip
+    if not found:
+        found += [replace(o, hint="halo 0", option="halo") for o in _longer_walk(layout)]
+    return found
+
+
+def _longer_walk(layout: Layout) -> Obstacles:
+    """What tensor maps cannot express of x and y, both walked over rows, and where they share a halo columns, that are
+    longer than y's."""
+    problem, found = layout.gemm.problem, Obstacles()
+    of_x, of_y = longer(layout)
+    found += im2col_obstacles(of_x, problem.filter)
     found += im2col_obstacles(of_y, problem.filter)
-    pixels = layout.config.tile_k + reach
+    pixels = layout.config.tile_k + layout.reach
     if pixels > MAX_PIXELS:
-        found.no(f"a box of x that serves a filter row has {pixels} pixels; a tensor map allows {MAX_PIXELS}")
+        found.no(f"a box of x that serves several taps has {pixels} pixels; a tensor map allows {MAX_PIXELS}")
     return found
 
 
@@ -70,7 +91,8 @@ def _tile(layout: Layout) -> Obstacles:
     if config.tile_m % rows:
         found.no(f"tile m={config.tile_m} does not split into 64 rows for each of {config.warps_m // 4} warpgroups",
                  f"m={rows} or a multiple", "tile.m")  # fmt: skip
-    columns = layout.box_columns * config.warps_n
+    each = layout.part_columns if config.halo else layout.box_columns  # which consumers share
+    columns = math.lcm(layout.box_columns, config.warps_n * each)
     if config.tile_n % columns:
         what = f"{layout.box_taps} taps by {config.span}" if layout.box_taps > 1 else f"{config.span}"
         found.no(f"tile n={config.tile_n} does not split into boxes of {what} channels for {config.warps_n} along n",
@@ -90,8 +112,9 @@ def _cluster(layout: Layout) -> Obstacles:
         return found
     if config.split_k > 1:
         found.no("the blocks of a cluster share an operand or a tile's k loop, not both", "split_k 1", "split_k")
-    if config.row_taps:
-        found.no("the blocks of a cluster do not share boxes that serve filter rows", "row_taps 0", "row_taps")
+    if layout.shared_axes:
+        option = "halo" if config.halo else "row_taps"
+        found.no("the blocks of a cluster do not share boxes that serve several taps", f"{option} 0", option)
     if layout.part_pixels % SWIZZLE_ROWS:
         found.no(f"{config.tile_k} pixels a step do not split into {config.cluster} times a multiple of {SWIZZLE_ROWS}",
                  f"tile k={SWIZZLE_ROWS * config.cluster} or more", "tile.k")  # fmt: skip

@@ -26,7 +26,7 @@ class Rates:
     mma: float = 1.09  # of the tensor cores' peak time
     l2: float = 63.3  # bytes a cycle for a multiprocessor
     row: float = 2.28  # cycles a row of a box
-    ragged: float = 1.2  # times more, of rows that begin inside a sector
+    ragged: float = 1.8  # times more, of rows that begin inside a sector
     latency: float = 983.0  # cycles of a load, to be covered by stages in flight
     stages_held: float = 1.04  # stages that are being read and so not in flight
     multicast: float = 0.67  # how much of the rows that a cluster need not fetch twice counts
@@ -52,11 +52,11 @@ def time(layout: Layout) -> float:
     mma = c.tile_k / 16 * (c.tile_m / 64) * c.warps_n * layout.parts * each
     saved = 1 - r.multicast * (1 - 1 / c.cluster)
     y_rows = layout.y_boxes * c.tile_k * (saved if c.shared == "a" else 1)
-    x_rows = layout.tile_boxes * (c.tile_k + layout.reach) * (saved if c.shared == "b" else 1)
+    x_rows = layout.tile_boxes * layout.phases * (c.tile_k + layout.reach) * (saved if c.shared == "b" else 1)
     y_pitch, x_pitch = pitches(layout)
     rows = y_rows * loading(layout.y_box // c.tile_k, y_pitch, 0.0, r.ragged)
     rows += x_rows * loading(layout.span, x_pitch, 0.0, r.ragged)
-    brought = layout.y_boxes * layout.y_box + layout.tile_boxes * layout.x_box
+    brought = layout.y_boxes * layout.y_box + layout.tile_boxes * layout.phases * layout.x_box
     load = max(brought / r.l2, rows * r.row)
     ring = (r.latency + load) / max(c.stages - r.stages_held, 0.25)
     blocks = layout.tiles * layout.shares

@@ -10,6 +10,7 @@ from convgen.ir.index_map import TmaAxis, tma_axes
 from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.copies import VECTOR
+from convgen.kernels.parts.window_axis import WindowAxis, window_axes
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,20 @@ class Gemm:
         """The windows, as TMA walks them."""
         return tma_axes(self.problem)
 
-    @property
-    def reach(self) -> int:
-        """Pixels of a filter row, less one."""
-        return self.axes[-1].offset_step * (self.problem.filter[-1] - 1)
+    @cached_property
+    def windows(self) -> tuple[WindowAxis, ...]:
+        """The same, by phases of the stride."""
+        return window_axes(self.problem)
 
-    def pixels(self, row_taps: bool) -> int:
-        """gemm_k.  Where a box of x serves a filter row, the pixels are walked over rows that are longer by its reach,
-        and y is zero there."""
-        p = self.problem
-        return p.n * math.prod(p.output[:-1]) * (p.output[-1] + row_taps * self.reach)
+    def walked(self, shared_axes: int) -> tuple[int, ...]:
+        """Extents over which the pixels of y are walked.  Where a box of x serves all taps of the last axes, these are
+        longer, so that no tap meets pixels of the next row or image; y is zero there."""
+        apart = len(self.windows) - shared_axes
+        return tuple(w.output if i < apart else w.pitch for i, w in enumerate(self.windows))
+
+    def pixels(self, shared_axes: int) -> int:
+        """gemm_k: the pixels that are walked."""
+        return self.problem.n * math.prod(self.walked(shared_axes))
 
 
 def pack_fault(problem: ConvProblem, pack: int) -> str:

@@ -51,7 +51,7 @@ class TmaWgrad(base.Kernel[Config, Layout]):
         g = gemm(problem)
         if not g.pointwise:
             found += im2col_obstacles(g.axes, problem.filter)
-        if not found and g.pixels(row_taps=True) + LONGEST_STEP >= INT_LIMIT:
+        if not found and g.pixels(min(problem.rank, 2)) + LONGEST_STEP >= INT_LIMIT:
             found.no("the pixels of y do not fit 32 bits, counted by whole steps")
         return found + _options(problem, fixed)
 
@@ -69,7 +69,7 @@ class TmaWgrad(base.Kernel[Config, Layout]):
 
     def kind(self, layout: Layout) -> object:
         c = layout.config
-        return c.row_taps, c.lower_rows, c.span, c.split_k > 1, c.slices > 1, c.shared
+        return c.row_taps, c.halo, c.lower_rows, c.span, c.split_k > 1, c.slices > 1, c.shared
 
     def plan(self, layout: Layout) -> Plan:
         return plan_of(layout, launches(layout), workspaces(layout), notes=layout.gemm.prepared.notes)

@@ -3,6 +3,9 @@ before atomic sums, zeros."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from convgen.ir.index_map import TmaAxis
 from convgen.ir.plan import Launch, Param, TensorMap, Workspace
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import gradient
@@ -18,6 +21,17 @@ def _strides(tensor: Tensor, dims: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(found)
 
 
+def longer(layout: Layout) -> tuple[list[TmaAxis], list[TmaAxis]]:
+    """How TMA walks x and y, where taps share a box: over as many positions of each axis as are walked."""
+    g, walked = layout.gemm, layout.gemm.walked(layout.shared_axes)
+    dims = zip(g.axes, g.problem.spatial.output, g.problem.output, walked, strict=True)
+    of_x, of_y = [], []
+    for axis, dim, output, extent in dims:
+        of_x.append(replace(axis, upper=axis.upper + (extent - output) * axis.element_stride))
+        of_y.append(TmaAxis(dim, 0, extent - output, 1, 0, 0))
+    return of_x, of_y
+
+
 def x_map(layout: Layout) -> TensorMap:
     """Boxes of a step's pixels by `span` channels: of x in im2col mode, or of the matrix [pixels, channels] that a
     pointwise convolution has."""
@@ -28,11 +42,10 @@ def x_map(layout: Layout) -> TensorMap:
         dims: tuple[int, ...] = (channels, layout.pixels)
         return TensorMap("x", "tiled", x.dtype, dims, _strides(x, dims), (1, 1), box=(config.span, pixels),
                          swizzle=layout.span)  # fmt: skip
-    axes, dims = g.axes[::-1], (channels, *problem.input[::-1], problem.n)
-    upper = tuple(a.upper for a in axes)
+    axes, dims = longer(layout)[0][::-1], (channels, *problem.input[::-1], problem.n)
     return TensorMap(
         "x", "im2col", x.dtype, dims, _strides(x, dims), (1, *(a.element_stride for a in axes), 1),
-        lower=tuple(a.lower for a in axes), upper=(upper[0] + layout.reach, *upper[1:]),
+        lower=tuple(a.lower for a in axes), upper=tuple(a.upper for a in axes),
         channels=config.span, pixels=pixels + layout.reach, swizzle=layout.span,
     )  # fmt: skip
 
@@ -43,15 +56,15 @@ def y_map(layout: Layout) -> TensorMap:
     config, problem = layout.config, layout.gemm.problem
     y, rank = problem.y, problem.rank
     channels, span = y.extent("k"), Y_SPAN * y.element.bytes
-    if not layout.reach:
+    if not layout.shared_axes:
         dims: tuple[int, ...] = (channels, layout.pixels)
         pixels = layout.part_pixels if config.shared == "a" else config.tile_k
         return TensorMap("y", "tiled", y.dtype, dims, _strides(y, dims), (1, 1), box=(Y_SPAN, pixels),
                          swizzle=span)  # fmt: skip
-    dims, zeros = (channels, *problem.output[::-1], problem.n), (0,) * (rank - 1)
+    dims, axes = (channels, *problem.output[::-1], problem.n), longer(layout)[1][::-1]
     return TensorMap(
-        "y", "im2col", y.dtype, dims, _strides(y, dims), (1,) * (rank + 2), lower=(0, *zeros),
-        upper=(layout.reach, *zeros), channels=Y_SPAN, pixels=config.tile_k, swizzle=span,
+        "y", "im2col", y.dtype, dims, _strides(y, dims), (1,) * (rank + 2), lower=(0,) * rank,
+        upper=tuple(a.upper for a in axes), channels=Y_SPAN, pixels=config.tile_k, swizzle=span,
     )  # fmt: skip
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 from convgen.kernels import base
 from convgen.kernels.parts.gradient import left_over, y_sum
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, block_threads, launch_registers, register_split
+from convgen.kernels.parts.window_axis import ONE, WindowAxis
 from convgen.kernels.tma_wgrad.config import Config
 from convgen.kernels.tma_wgrad.gemm import Gemm
 
@@ -25,9 +27,19 @@ class Layout(base.Layout[Config]):
     # ---- tiles
 
     @property
+    def shared_axes(self) -> int:
+        """The last so many axes' taps are served by one box of x, or by one for each phase."""
+        return min(2, self.problem.rank) if self.config.halo else self.config.row_taps
+
+    @cached_property
+    def taps(self) -> tuple[int, ...]:
+        """Along these axes."""
+        return self.gemm.problem.filter[self.problem.rank - self.shared_axes :]
+
+    @property
     def box_taps(self) -> int:
         """Taps that a box of x serves."""
-        return self.gemm.problem.filter[-1] if self.config.row_taps else 1
+        return math.prod(self.taps)
 
     @cached_property
     def channel_blocks(self) -> int:
@@ -36,7 +48,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def box_columns(self) -> int:
-        """Columns of C that a box of x makes."""
+        """Columns of C that a box of x makes, all its phases together."""
         return self.box_taps * self.config.span
 
     @cached_property
@@ -72,9 +84,17 @@ class Layout(base.Layout[Config]):
         return self.gemm.channels % self.config.span != 0
 
     @property
+    def tap_parts(self) -> bool:
+        """Whether a product is of one tap of a halo: neighbors in a filter row are of different phases."""
+        return bool(self.config.halo) and self.gemm.windows[-1].stride > 1
+
+    @property
     def part_columns(self) -> int:
-        """wgmma's n: a consumer's boxes lie apart by as many bytes each, or the taps of a box by as many rows."""
-        return self.box_columns if self.config.row_taps else self.config.own_columns
+        """wgmma's n: a consumer's boxes lie apart by as many bytes each, or the taps of a filter row by as many rows of
+        a box.  Of a stride's phases, a tap is a product."""
+        if not self.shared_axes:
+            return self.config.own_columns
+        return self.config.span * (1 if self.tap_parts else self.taps[-1])
 
     @property
     def parts(self) -> int:
@@ -90,7 +110,7 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def pixels(self) -> int:
-        return self.gemm.pixels(bool(self.config.row_taps))
+        return self.gemm.pixels(self.shared_axes)
 
     @cached_property
     def steps(self) -> int:
@@ -119,25 +139,48 @@ class Layout(base.Layout[Config]):
         """`span` channels of a pixel of x: the swizzle's span."""
         return self.config.span * ELEMENT
 
+    @cached_property
+    def windows(self) -> tuple[WindowAxis, WindowAxis]:
+        """The axes, rows and columns, whose taps share a box; of one tap where they do not."""
+        h, w = [ONE, ONE, *self.gemm.windows[self.problem.rank - self.shared_axes :]][-2:]
+        return h, w
+
+    @property
+    def row_pixels(self) -> int:
+        """From a pixel of x to the one below it, where a box has rows."""
+        return self.gemm.walked(self.shared_axes)[-1]
+
+    @property
+    def phases(self) -> int:
+        """Boxes that TMA brings for one here: pixels whose places have the same remainder by the stride."""
+        h, w = self.windows
+        return len(h.phases) * len(w.phases)
+
     @property
     def reach(self) -> int:
         """Pixels of a box of x behind those of the step."""
-        return self.gemm.reach if self.config.row_taps else 0
+        h, w = self.windows
+        return h.reach() * self.row_pixels + w.reach()
 
     @property
     def fills(self) -> bool:
-        """Whether x meets zeros that are not in y, which make NaNs of its infinities: around y's rows."""
-        return self.reach > 0
+        """Whether x meets zeros that are not in y, which make NaNs of its infinities: between y's rows and images."""
+        return self.gemm.walked(self.shared_axes) != self.gemm.problem.output
 
     @property
     def x_box(self) -> int:
-        """That TMA brings."""
+        """That TMA brings, of a phase."""
         return (self.config.tile_k + self.reach) * self.span
 
     @property
-    def x_room(self) -> int:
-        """Of a box of x: the next begins where a swizzle does."""
+    def phase_room(self) -> int:
+        """Of a phase of a box: the next begins where a swizzle does."""
         return -(-self.x_box // SWIZZLE_ALIGNMENT) * SWIZZLE_ALIGNMENT
+
+    @property
+    def x_room(self) -> int:
+        """Of a box of x."""
+        return self.phases * self.phase_room
 
     @property
     def y_box(self) -> int:
@@ -177,7 +220,7 @@ class Layout(base.Layout[Config]):
     def shared_table(self) -> tuple[tuple[str, str], ...]:
         """What shared memory holds, in order: what for, and how many times how many bytes."""
         c = self.config
-        y_boxes, x_boxes = base.counted(self.y_boxes, "box"), base.counted(self.tile_boxes, "box")
+        y_boxes, x_boxes = base.counted(self.y_boxes, "box"), base.counted(self.tile_boxes * self.phases, "box")
         rows = [
             ("y", f"{c.stages} stages x {y_boxes} of {c.tile_k} pixels x {Y_SPAN * ELEMENT}"),
             ("x", f"{c.stages} stages x {x_boxes} of {c.tile_k + self.reach} pixels x {self.span}"),

@@ -12,6 +12,7 @@ from convgen.ir.index_map import decompose, derive, variable
 from convgen.ir.plan import Plan
 from convgen.kernels.parts import gradient, lowering
 from convgen.kernels.parts.hopper import SWIZZLE_FIELD, register_split
+from convgen.kernels.parts.window_axis import WindowAxis
 from convgen.kernels.parts.window_sum import filter_sum, gradient_pointers
 from convgen.kernels.tma_wgrad.layout import ELEMENT, Y_SPAN, Layout
 
@@ -49,20 +50,82 @@ def source(plan: Plan, layout: Layout) -> str:
         x_at=[lowering.coordinate_name(d) for d in sp.input],
         offsets=[
             {"dim": f, "extent": problem.extent(f), "step": a.offset_step}
-            for f, a in zip(sp.filter, g.axes, strict=True)
+            for f, a in zip(_apart(layout), g.axes, strict=False)
         ],
+        tap_offsets=", ".join([*_phase_offsets(layout), *(f"offset_{f}" for f in reversed(_apart(layout)))]),
+        walk=_walk(layout),
+        part_place=_part_place(layout) if config.halo else [],
         in_type=problem.x.dtype,
         n_tail=layout.n_tail,
         c_tail=layout.c_tail,
         tests=_tests(layout),
         stored=stored,
-        joined=stored.four and config.group_pack == 1 and layout.store_columns % 16 == 0,
+        joined=stored.four and layout.store_columns % 16 == 0 and problem.c_per_group >= min(16, g.channels),
         sum=_sum(plan, layout),
         zeros=gradient.zeros(layout.problem, layout.left, plan.launch("zeros")) if config.adds else None,
         factors=gradient_pointers(layout.problem) if layout.fills and layout.stores_w else (),
         filter_sum=filter_sum(layout.problem) if layout.fills else None,
         spoils=SPOILS,
     )
+
+
+def _apart(layout: Layout) -> tuple[str, ...]:
+    """The filter's axes whose taps are loads of their own."""
+    filter = layout.gemm.problem.spatial.filter
+    return filter[: len(filter) - layout.shared_axes]
+
+
+def _phase_offsets(layout: Layout) -> list[str]:
+    """C text of what is added to where a load of x begins along the axes whose taps share it, innermost first: a
+    phase's offset."""
+    h, w = (len(axis.phases) for axis in layout.windows)
+    offsets = {
+        "w": f"phase % {w}" if h > 1 and w > 1 else "phase" if w > 1 else "0",
+        "h": f"phase / {w}" if h > 1 and w > 1 else "phase" if h > 1 else "0",
+    }
+    return [f"u16({offsets[axis]})" for axis in "wh"[: layout.shared_axes]]
+
+
+def _walk(layout: Layout) -> str:
+    """How y is walked where taps share a box of x, in words."""
+    shared = layout.shared_axes
+    axes = list(zip(("rows", "images"), layout.gemm.windows[::-1][:shared], ("pixels", "rows"), strict=False))
+    longer = [f"{w.pitch} {parts}, not {w.output}" for _, w, parts in axes if w.pitch > w.output]
+    whose = [what for what, w, _ in axes if w.pitch > w.output]
+    if not longer:
+        return "as it lies, since neighbors share their padding"
+    said = f"as if its {whose[0]} had {longer[0]}" + "".join(f", and its {whose[1]} {more}" for more in longer[1:])
+    return f"{said}; y is zero in between"
+
+
+def _part_place(layout: Layout) -> list[str]:
+    """Lines that find where a part of a tile's columns begins in x: after the boxes before, the phase of its tap and
+    the shift in it."""
+    h, w = layout.windows
+    rows, columns = ([1, *layout.taps])[-2:]
+
+    def parted(tap: str, axis: WindowAxis) -> tuple[str, str]:
+        """A tap's phase and shift."""
+        offset = f"{tap} * {axis.offsets[1]}" if len(axis.offsets) > 1 and axis.offsets[1] > 1 else tap
+        phase = f"{offset} % {axis.stride}" if len(axis.phases) > 1 else ""
+        return phase, f"{offset} / {axis.stride}" if axis.stride > 1 else offset
+
+    of_box, row_part = rows, "part"
+    lines: list[str] = []
+    if layout.tap_parts:
+        of_box, row_part = rows * columns, f"part / {columns}"
+        lines.append(f"const int s = part % {columns};")
+    if rows > 1:
+        lines.insert(0, f"const int r = {row_part} % {rows};")
+    row_phase, row_shift = parted("r", h) if rows > 1 else ("", "")
+    column_phase, column_shift = parted("s", w) if layout.tap_parts else ("", "")
+    if row_phase and column_phase:
+        row_phase += f" * {len(w.phases)}"
+    phase = " + ".join(filter(None, (row_phase, column_phase)))
+    shift = " + ".join(filter(None, (row_shift and f"{row_shift} * row_pixels", column_shift)))
+    box = (f"part / {of_box} * x_box_room" if of_box > 1 else "part * x_box_room") if layout.tile_boxes > 1 else ""
+    terms = (box, phase and f"({phase}) * x_phase_room", shift and f"({shift}) * x_row_bytes")
+    return [*lines, f"return {' + '.join(filter(None, terms)) or '0'};"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +153,7 @@ def _tests(layout: Layout) -> Tests:
     found = (
         row,
         ["box < boxes"] * layout.n_tail + row + within("channel") + own("channel"),
-        row + within("c"),
+        row + (within("channel") + own("channel") if g.group_pack > 1 else within("c")),
         row + within("channel + e") + own("(channel + e)"),
     )
     return Tests(*map(" && ".join, found))
@@ -114,9 +177,9 @@ def _place(layout: Layout) -> list[str]:
 def _start(layout: Layout) -> dict[str, str]:
     """C text of where a step's walks begin, of its first `pixel`: x's coordinates, and y's where it is walked, too."""
     problem, sp = layout.gemm.problem, layout.gemm.problem.spatial
-    reach = {sp.output[-1]: layout.reach}
+    walked = dict(zip(sp.output, layout.gemm.walked(layout.shared_axes), strict=True))
     pixel = variable("pixel", layout.pixels)
-    loop = decompose(pixel.symbol, ("n", *sp.output), lambda d: Integer(problem.extent(d) + reach.get(d, 0)))
+    loop = decompose(pixel.symbol, ("n", *sp.output), lambda d: Integer(walked.get(d) or problem.extent(d)))
     taps = {f: Integer(0) for f in sp.filter}
     at = derive(problem, (pixel,), loop | taps | {"c": Integer(0), "k": Integer(0)}).simplified().loop
     return {

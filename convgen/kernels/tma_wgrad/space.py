@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.config import Options
@@ -26,6 +26,8 @@ STEP = 64  # pixels, where no option says otherwise
 MOST_STAGES = 8
 #: Sums that slices leave, at most: they are to stay in L2.
 MOST_SUMS = 128 << 20
+#: Columns of a tile.
+MOST_TILE_COLUMNS = 768
 #: Waves of blocks that the shares of the pixels may make.
 WAVES = (1, 2, 3)
 #: The best so many are considered with neighbors that load an operand together, two at a time.
@@ -49,7 +51,7 @@ def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
     """The best configurations in clusters that load an operand together."""
     if "cluster" in fixed:
         return
-    alone = (x for x in best if x.config.split_k == 1 and not x.config.row_taps)
+    alone = (x for x in best if x.config.split_k == 1 and not x.shared_axes)
     for layout, operand in itertools.product(itertools.islice(alone, CLUSTERED), ("a", "b")):
         tiles = layout.n_tiles if operand == "a" else layout.m_tiles
         if fixed.get("multicast", operand) == operand and tiles % 2 == 0:
@@ -76,28 +78,46 @@ def _lowerings(problem: ConvProblem, fixed: Options) -> list[int]:
 def _tiles(g: Gemm, fixed: Options, pack: int, lowered: int) -> Iterator[Config]:
     """Tiles, with stages and shares to be found."""
     problem = g.problem
-    rows_option = [int(fixed["row_taps"])] if "row_taps" in fixed else [0, 1]
-    if "row_taps" not in fixed and (problem.filter[-1] == 1 or problem.stride[-1] > 1):
-        rows_option = [0]
     tile_k = int(fixed.get("tile.k", STEP))
-    spans = [int(fixed["span"])] if "span" in fixed else _spans(g.channels)
-    if fixed.get("row_taps") and "span" not in fixed:  # a box has all taps of a row, which may want a narrower one
-        spans = [s for s in (*spans, *SPANS) if s * problem.filter[-1] <= MOST_COLUMNS][: len(spans)] or spans
     cluster = int(fixed.get("cluster", 1))
     operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
-    for row_taps, span, (m, warps_m, warps_n) in itertools.product(rows_option, spans, _shapes(g, fixed)):
-        taps = problem.filter[-1] if row_taps else 1
-        if not fixed.keys() & {"span", "row_taps"} and taps * span > MOST_COLUMNS:
-            continue
-        boxes = problem.taps // taps * -(-g.channels // span)
-        columns = [int(fixed["tile.n"])] if "tile.n" in fixed else _widths(boxes, taps * span, warps_n, row_taps)
+    boxes = (
+        (sharing, span)
+        for sharing in _sharing(problem, fixed)
+        for span in ([int(fixed["span"])] if "span" in fixed else _spans(g.channels, sharing, fixed))
+    )
+    for (sharing, span), (m, warps_m, warps_n) in itertools.product(boxes, _shapes(g, fixed)):
+        count = problem.taps // sharing.taps * -(-g.channels // span)
+        columns = [int(fixed["tile.n"])] if "tile.n" in fixed else _widths(count, span, warps_n, sharing)
         few = m == 64 and warps_n == 1
         most = [int(fixed["blocks"])] if "blocks" in fixed else (1, 2)[: 1 + few]
         for n, blocks, operand in itertools.product(columns, most, operands):
             yield Config(
-                m, n, tile_k, span, 2, warps_m, warps_n, row_taps, lowered, 1, 1, blocks, pack, cluster, operand,
-                str(fixed.get("sums", ORDERED)),
+                m, n, tile_k, span, 2, warps_m, warps_n, sharing.row_taps, sharing.halo, lowered, 1, 1, blocks,
+                pack, cluster, operand, str(fixed.get("sums", ORDERED)),
             )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """The taps that a box of x serves: one, those of a filter row, or those of the last two axes."""
+
+    row_taps: int
+    halo: int
+    taps: int
+
+
+def _sharing(problem: ConvProblem, fixed: Options) -> list[Sharing]:
+    *_, row = problem.filter
+    window = math.prod(problem.filter[-2:])
+    found = [Sharing(0, 0, 1)]
+    if fixed.get("row_taps") or (row > 1 and problem.stride[-1] == 1):
+        found.append(Sharing(1, 0, row))
+    if fixed.get("halo") or window > found[-1].taps:
+        found.append(Sharing(0, 1, window))
+    asked = [s for s in found if all(fixed.get(name, value) == value for name, value in
+             (("row_taps", s.row_taps), ("halo", s.halo)))]  # fmt: skip
+    return asked or [Sharing(1, 1, window)]  # which is illegal, and is told so
 
 
 def _shapes(g: Gemm, fixed: Options) -> list[tuple[int, int, int]]:
@@ -109,17 +129,31 @@ def _shapes(g: Gemm, fixed: Options) -> list[tuple[int, int, int]]:
     return fitting or found or [(int(fixed.get("tile.m", 16 * warps_m)), warps_m, warps_n)]
 
 
-def _spans(channels: int) -> list[int]:
-    """The widest box that channels fill, and the one that leaves the fewest columns empty."""
+def _spans(channels: int, sharing: Sharing, fixed: Options) -> list[int]:
+    """The widest box that channels fill, and the one that leaves the fewest columns empty; narrower ones where a box
+    has the columns of all taps."""
+    most = MOST_TILE_COLUMNS if sharing.halo else MOST_COLUMNS
+    spans = _widest(channels)
+    fitting = [s for s in spans if s * sharing.taps <= most]
+    if sharing.halo or fixed.get("row_taps"):
+        narrower = [s for s in SPANS if s not in spans and s * sharing.taps <= most]
+        return [*fitting, *narrower][: len(spans)] or spans[: bool(fixed.get("halo") or fixed.get("row_taps"))]
+    return fitting
+
+
+def _widest(channels: int) -> list[int]:
     least = min(-(-channels // s) * s for s in SPANS)
     fullest = next(s for s in SPANS if -(-channels // s) * s == least)
     roomy = next(s for s in SPANS if -(-channels // s) * s <= 1.5 * least)
     return list(dict.fromkeys((roomy, fullest)))
 
 
-def _widths(boxes: int, box: int, warps_n: int, row_taps: int) -> list[int]:
+def _widths(boxes: int, span: int, warps_n: int, sharing: Sharing) -> list[int]:
     """Columns a tile: for each number of tiles the fewest boxes that will do."""
-    most = (2 if row_taps else MOST_COLUMNS // box) * warps_n
+    box = sharing.taps * span
+    if sharing.halo:  # consumers share the taps of a box
+        return [box * count for count in (1, 2) if count <= boxes and (count == 1 or box * count <= MOST_TILE_COLUMNS)]
+    most = (2 if sharing.row_taps else MOST_COLUMNS // box) * warps_n
     fewest: dict[int, int] = {}
     for count in range(warps_n, min(most, boxes + warps_n - 1) + 1, warps_n):
         fewest.setdefault(-(-boxes // count), count)

@@ -17,7 +17,8 @@ from convgen.ir.tensor import Tensor
 from convgen.ir.winograd import transforms
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.hopper import block_threads, products
-from convgen.kernels.tma_halo.halo import Halo, Phase, Window, aligned, windows
+from convgen.kernels.parts.window_axis import WindowAxis
+from convgen.kernels.tma_halo.halo import Halo, Phase, aligned, windows
 from convgen.kernels.tma_halo.layout import RingLayout
 from convgen.kernels.winograd_fused.config import QUAD, Config
 from convgen.targets import Target
@@ -34,13 +35,13 @@ C_MULTIPLE = 8
 EPI_TILE_PIXELS = 64
 
 
-def quads_before(h: Window, config: Config) -> int:
+def quads_before(h: WindowAxis, config: Config) -> int:
     """Quads of a row before a tile's first one, at most."""
     quads = config.quads
     return quads - math.gcd(config.tile_quads, quads) if h.output * quads > config.tile_quads else 0
 
 
-def halo_of(h: Window, config: Config, span: int) -> Halo:
+def halo_of(h: WindowAxis, config: Config, span: int) -> Halo:
     """The halo tile: for each of four neighboring pixels a phase with the rows that a tile's quads read."""
     quads, width = config.quads, config.quads + 1
     line = h.output * quads
@@ -61,7 +62,7 @@ class Layout(RingLayout[Config]):
         return products(self.read.c if self.blocks == 1 else self.config.tile_k)
 
     @property
-    def rows(self) -> Window:
+    def rows(self) -> WindowAxis:
         """The window along h."""
         return windows(self.read)[0]
 
