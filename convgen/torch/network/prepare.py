@@ -17,6 +17,7 @@ from convgen.diagnostics import ConvgenError
 from convgen.functional.prebuild import prebuilding
 from convgen.runtime.errors import WrongArguments
 from convgen.torch.launch import recipe
+from convgen.torch.network.aliases import writes_alike
 from convgen.torch.network.batch_norm import fold_batch_norms
 from convgen.torch.network.borders import leave_to_passes
 from convgen.torch.network.chains import chain_of
@@ -239,9 +240,12 @@ def _traced(function: Callable[..., Any], weights: Sequence[Tensor], inputs: Seq
     """The graph of the function on tensors with channels last, and its placeholders, which stay as they are given."""
     given = [*weights, *inputs]
     images = [with_channels_last(t) if has_one_channel(t) else _channels_last(t) for t in inputs]
+    laid_out = [*map(_channels_last, weights), *images]
     try:
-        graph_module = flat_graph(function, [*map(_channels_last, weights), *images])
-        as_given = reads_memory(graph_module.graph)
+        as_given = not writes_alike(function, given, laid_out)
+        if not as_given:
+            graph_module = flat_graph(function, laid_out)
+            as_given = reads_memory(graph_module.graph)
     except (RuntimeError, ValueError):  # a view of the model's own needs the layout that it was written for
         as_given = True
     if as_given:
