@@ -375,6 +375,16 @@ def test_a_network_that_takes_strides_for_granted_keeps_its_normalizations():
     accurate(model, fast, x)
 
 
+def test_images_of_one_channel_are_no_reason_to_keep_normalizations():
+    """Their strides are written anew, as those of channels that are last: of medical images, say."""
+    model = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.InstanceNorm2d(16), nn.ReLU()).half().eval()
+    x = torch.randn(2, 1, 8, 8).half()
+    with torch.no_grad():
+        fast = ct.optimize(model, x)
+        assert [row.fused for row in fast.report] == ["add sums: image_value image_square"]
+    accurate(model, fast, x)
+
+
 def test_statistics_are_measured_beside_a_pass_for_them(monkeypatch):
     """They are taken where the kernel with sums takes less than the one without and a pass that reads its result."""
     from convgen.torch.network.choice import Measured

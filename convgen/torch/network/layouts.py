@@ -315,9 +315,11 @@ def _copy_source(graph: Any, node: Node) -> None:
 
 
 def _is_packed(tensor: Tensor, or_channels_last: bool) -> bool:
-    """Contiguous, or on a CPU with channels last where that will do."""
-    on_cpu = tensor.device.type == "cpu" and tensor.dim() in FORMATS
-    return tensor.is_contiguous() or (or_channels_last and on_cpu and is_channels_last(tensor))
+    """Contiguous, or on a CPU with channels last where that will do, and its strides say so to torch, which of one
+    image may be any."""
+    if or_channels_last and tensor.device.type == "cpu" and tensor.dim() in FORMATS:
+        return tensor.is_contiguous(memory_format=torch._prims_common.suggest_memory_format(tensor))
+    return tensor.is_contiguous()
 
 
 def _value(node: Node) -> Any:

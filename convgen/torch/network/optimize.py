@@ -350,20 +350,23 @@ class _Flat:
         self._others = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves]
         self._graph_module = program.graph_module
         self._structure = program.call_spec.out_spec
-        #: Of each result, (value,) if it is no tensor, or its place if it is a weight or an input itself.
-        self._known: list[tuple[Any] | int | None] = []
+        #: Of each result, (value,) if it is no tensor, or its place if it is a weight or an input itself: as of the
+        #: first call's tensors, which lie as they are given.  Of others, what is an input itself may be a copy.
+        self._known: list[tuple[Any] | int | None] | None = None
 
     def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
         count = len(given) - self._others.count(None)
         tensors = iter(given[count:])
         inputs = [next(tensors) if other is None else other[0] for other in self._others]
         results = self._graph_module(*given[:count], *inputs)
-        places = {id(tensor): place for place, tensor in enumerate(given)}
-        self._known = [places.get(id(r)) if isinstance(r, torch.Tensor) else (r,) for r in results]
+        if self._known is None:
+            places = {id(tensor): place for place, tensor in enumerate(given)}
+            self._known = [places.get(id(r)) if isinstance(r, torch.Tensor) else (r,) for r in results]
         return tuple(_own(r, given) for r, known in zip(results, self._known, strict=True) if known is None)
 
     def results(self, computed: Sequence[Tensor], given: Sequence[Tensor]) -> Any:
         """The model's own results: those that were computed of what is given, and the others."""
         left = iter(computed)
-        results = [next(left) if k is None else given[k] if isinstance(k, int) else k[0] for k in self._known]
+        known = self._known or ()
+        results = [next(left) if k is None else given[k] if isinstance(k, int) else k[0] for k in known]
         return pytree.tree_unflatten(results, self._structure)

@@ -17,6 +17,7 @@ from convgen.diagnostics import ConvgenError
 from convgen.functional.prebuild import prebuilding
 from convgen.runtime.errors import WrongArguments
 from convgen.torch.launch import recipe
+from convgen.torch.network.aliases import writes_alike
 from convgen.torch.network.batch_norm import fold_batch_norms
 from convgen.torch.network.borders import leave_to_passes
 from convgen.torch.network.chains import chain_of
@@ -135,14 +136,14 @@ class Prepared:
         weights, inputs = [weight.detach() for weight in weights], [resolved(tensor) for tensor in inputs]
         self._written: list[int] = []
         try:
-            graph_module, first = _traced(function, weights, inputs)
+            graph_module, first, memory = _traced(function, weights, inputs)
         except RuntimeError:  # of writes to inputs, which torch's tracer does not take
             self._written = written_inputs(function, weights, inputs)
             if not self._written or overlap(self._written, weights, inputs):
                 raise
             self._function = function
             function = on_copies(function, len(weights), self._written)
-            graph_module, first = _traced(function, weights, inputs)
+            graph_module, first, memory = _traced(function, weights, inputs)
         graph = graph_module.graph
         constants = first[: len(weights)]
         move_numbers(graph, constant_nodes(graph, constants))
@@ -158,7 +159,7 @@ class Prepared:
         on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))
         chooser = Measured(options.measure, options.tune) if on_gpu else OnCpu()
         # what is left of a normalization is a pass of several functions, which Inductor makes one, and lies otherwise
-        normalizes = options.inductor and not reads_memory(graph)
+        normalizes = options.inductor and not memory
         self.report.rows += _fuse(graph, chooser, normalizes and options.sums)
         if normalizes and on_gpu:
             write_out(graph)
@@ -235,21 +236,28 @@ def texts_of_slices(graph: Any) -> list[str]:
 # ---- tracing ------------------------------------------------------------------------------------
 
 
-def _traced(function: Callable[..., Any], weights: Sequence[Tensor], inputs: Sequence[Any]) -> tuple[Any, list[Node]]:
-    """The graph of the function on tensors with channels last, and its placeholders, which stay as they are given."""
+def _traced(
+    function: Callable[..., Any], weights: Sequence[Tensor], inputs: Sequence[Any]
+) -> tuple[Any, list[Node], bool]:
+    """The graph of the function on tensors with channels last; its placeholders, which stay as they are given; and
+    whether the function itself reads memory, whatever axes mean."""
     given = [*weights, *inputs]
     images = [with_channels_last(t) if has_one_channel(t) else _channels_last(t) for t in inputs]
+    laid_out = [*map(_channels_last, weights), *images]
     try:
-        graph_module = flat_graph(function, [*map(_channels_last, weights), *images])
-        as_given = reads_memory(graph_module.graph)
+        as_given = not writes_alike(function, given, laid_out)
+        if not as_given:
+            graph_module = flat_graph(function, laid_out)
+            as_given = reads_memory(graph_module.graph)
     except (RuntimeError, ValueError):  # a view of the model's own needs the layout that it was written for
         as_given = True
     if as_given:
         graph_module = flat_graph(function, given)
     first = placeholders(graph_module.graph)
     graph = graph_module.graph
+    memory = reads_memory(graph)
     lay_out(graph, first, given, constant_nodes(graph, first[: len(weights)]))
-    return graph_module, first
+    return graph_module, first, memory
 
 
 def _channels_last(given: Any) -> Any:
