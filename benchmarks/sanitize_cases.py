@@ -194,6 +194,9 @@ CASES = {
     "tma_im2col, stride 2": layer("tma_im2col", stride=2),
     "tma_im2col, ping-pong": layer("tma_im2col { tile m=64 n=64 schedule pingpong consumers 2 }"),
     "tma_im2col, three consumers": layer("tma_im2col { tile m=192 n=96 consumers 3 }"),
+    "tma_im2col, split, several tiles a block": (
+        layer("tma_im2col { tile m=64 n=64 swap_ab 0 split_k 4 }", n=4).replace("h=13, w=15", "h=56, w=56")
+    ),
     "tma_im2col, split": layer("tma_im2col { tile m=64 n=64 consumers 1 split_k 4 }"),
     "tma_im2col, merged": layer("tma_im2col { tile m=64 n=64 k=16 k_blocks 5 consumers 1 }", c=80),
     "tma_im2col, rows of channels": layer("tma_im2col { swap_ab 1 tile m=48 n=64 consumers 1 cluster 1 stream_k 0 }"),
