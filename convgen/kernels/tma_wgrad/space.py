@@ -22,7 +22,8 @@ from convgen.targets import Target
 #: (tile_m, warps_m, warps_n) that are worth considering.
 SHAPES = ((64, 4, 1), (64, 4, 2), (64, 4, 3), (128, 8, 1), (128, 4, 2), (192, 12, 1), (256, 8, 1))
 SPANS = (64, 32, 16)  # channels of a box
-STEP = 64  # pixels, where no option says otherwise
+#: Pixels of a step; with a halo, which is as large whatever the step, twice as many, too.
+STEPS, HALO_STEPS = (64,), (64, 128)
 MOST_STAGES = 8
 #: Sums that slices leave, at most: they are to stay in L2.
 MOST_SUMS = 128 << 20
@@ -78,7 +79,6 @@ def _lowerings(problem: ConvProblem, fixed: Options) -> list[int]:
 def _tiles(g: Gemm, fixed: Options, pack: int, lowered: int) -> Iterator[Config]:
     """Tiles, with stages and shares to be found."""
     problem = g.problem
-    tile_k = int(fixed.get("tile.k", STEP))
     cluster = int(fixed.get("cluster", 1))
     operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
     boxes = (
@@ -91,7 +91,8 @@ def _tiles(g: Gemm, fixed: Options, pack: int, lowered: int) -> Iterator[Config]
         columns = [int(fixed["tile.n"])] if "tile.n" in fixed else _widths(count, span, warps_n, sharing)
         few = m == 64 and warps_n == 1
         most = [int(fixed["blocks"])] if "blocks" in fixed else (1, 2)[: 1 + few]
-        for n, blocks, operand in itertools.product(columns, most, operands):
+        steps = (int(fixed["tile.k"]),) if "tile.k" in fixed else HALO_STEPS if sharing.halo else STEPS
+        for n, tile_k, blocks, operand in itertools.product(columns, steps, most, operands):
             yield Config(
                 m, n, tile_k, span, 2, warps_m, warps_n, sharing.row_taps, sharing.halo, lowered, 1, 1, blocks,
                 pack, cluster, operand, str(fixed.get("sums", ORDERED)),
