@@ -13,6 +13,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 
 from convgen.codegen.substitute import substitute
 
@@ -26,6 +28,8 @@ _DECLARATION = re.compile(
     r"(?:<[\w, ]+>)?(?: long)?[ *&]+\(?&?(?P<name>\w+)\)?(?=[\[ ;={,:])"
 )
 _VARIABLE = re.compile(r"(?<!constexpr )\b(?:int|u16|u32|u64|long|bool|float|auto)\b[ *&(]+(\w+)")
+#: How many lines are remembered: a source is read several times, and sources share most of them.
+_LINES = 1 << 14
 _ARITHMETIC = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
@@ -43,12 +47,11 @@ def without_single_trips(text: str) -> str:
 
 def _without_unused(text: str, before: str, indentation: str) -> str:
     """A source without the constants, of an indentation, that had uses before."""
-    had = _words(before)
+    had, constant = _words(before), re.compile(rf"{indentation}(?:static )?constexpr \w+ (\w+) =")
     while True:
         words = _words(text)
         lines = text.split("\n")
-        found = {line: re.match(rf"{indentation}(?:static )?constexpr \w+ (\w+) =", line) for line in lines}
-        kept = [line for line in lines if not (m := found[line]) or words[m[1]] > 1 or had[m[1]] == 1]
+        kept = [line for line in lines if not (m := constant.match(line)) or words[m[1]] > 1 or had[m[1]] == 1]
         if len(kept) == len(lines):
             return text
         text = "\n".join(kept)
@@ -56,8 +59,12 @@ def _without_unused(text: str, before: str, indentation: str) -> str:
 
 def _words(text: str) -> Counter[str]:
     """How often names occur outside comments and strings."""
-    code = (re.sub(r"\".*?\"", "", _code(line)) for line in text.split("\n"))
-    return Counter(word for line in code for word in re.findall(r"\w+", line))
+    return Counter(chain.from_iterable(map(_words_of, text.split("\n"))))
+
+
+@lru_cache(_LINES)
+def _words_of(line: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"\w+", re.sub(r"\".*?\"", "", _code(line))))
 
 
 @dataclass(frozen=True)
@@ -128,8 +135,10 @@ class _Region:
 
     def _loop(self, at: int) -> _Loop | None:
         header = _LOOP.fullmatch(self._lines[at])
+        if header is None:
+            return None
         before = next((code for code in map(_code, reversed(self._lines[:at])) if code), "{")
-        if header is None or before[-1] not in "{};:":  # the whole of another loop, or of a condition
+        if before[-1] not in "{};:":  # the whole of another loop, or of a condition
             return None
         indentation, rest = _indentation(self._lines[at]), _code(header["rest"])
         if rest == "{":
@@ -194,6 +203,7 @@ def _declared(line: str) -> list[str]:
     return [found["name"], *re.findall(r", [*&]*(\w+)(?=[ =\[,;])", line)] if found else []
 
 
+@lru_cache(_LINES)
 def _code(line: str) -> str:
     """A line without its comment; nothing of a directive."""
     return "" if line.startswith("#") else re.sub(r"\s*//.*", "", line).rstrip()

@@ -348,12 +348,16 @@ class ConvProblem:
 
     def extent(self, dim: str) -> int:
         """Extent of a dim by name; c and k count all groups, g is the number of groups."""
+        return self._extents[dim]
+
+    @cached_property
+    def _extents(self) -> dict[str, int]:
         sp = self.spatial
         table = {"n": self.n, "c": self.c, "k": self.k, "g": self.groups}
         table |= dict(zip(sp.input, self.input, strict=True))
         table |= dict(zip(sp.filter, self.filter, strict=True))
         table |= dict(zip(sp.output, self.output, strict=True))
-        return (table | self.places)[dim]
+        return table | self.places
 
     def __str__(self) -> str:
         """The canonical spec: parses back to this problem (strategy and target apart)."""

@@ -57,9 +57,40 @@ static bool go_on(Work& work) {
   return !work.interrupted;
 }
 
+// Stacks of launches that are over, a set for each thread of the host: to map and to fault in hundreds of them takes as
+// long as a small launch.
+struct Spare {
+  static constexpr size_t most = 4096;  // of all sets, as the kernel counts mappings
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  std::vector<std::vector<Stack>> sets;
+  size_t count = 0;
+
+  std::vector<Stack> take() {
+    std::vector<Stack> found;
+    pthread_mutex_lock(&mutex);
+    if (!sets.empty()) {
+      found = std::move(sets.back());
+      sets.pop_back();
+      count -= found.size();
+    }
+    pthread_mutex_unlock(&mutex);
+    return found;
+  }
+  void give_back(std::vector<Stack> set) {
+    pthread_mutex_lock(&mutex);
+    if (count + set.size() <= most) {
+      count += set.size();
+      sets.push_back(std::move(set));
+    }
+    pthread_mutex_unlock(&mutex);
+  }
+};
+static Spare spare;
+
 static void work_on(Work& work) {
   Machine m;
   SignalStack signals;
+  m.stacks = spare.take();
   m.request = work.request;
   m.work = &work;
   m.written = &work.written;
@@ -74,6 +105,7 @@ static void work_on(Work& work) {
     ++work.done;
   }
   machine = nullptr;
+  spare.give_back(std::move(m.stacks));
 }
 
 static void* work_beside(void* work) {

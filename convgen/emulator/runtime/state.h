@@ -256,6 +256,7 @@ struct Machine {
   std::unique_ptr<Cluster> cluster;
   u32 calls, accesses, started, steps;  // of this cluster so far: by threads, to global memory, operations, switches
   u32 loads = 0, meetings = 0;   // of the launch so far: TMA loads, named barriers that were left
+  u64 own_page = 0;              // of the kernel's own image, where one was read last
   volatile bool stop = false;
   Work* work;
   Written* written;
