@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import product
 
 from sympy import Integer
@@ -80,7 +80,7 @@ class Phases:
         return all(axis.even for axis in self.axes)
 
 
-@cache
+@lru_cache(maxsize=64)
 def phases(problem: ConvProblem) -> Phases:
     """The phases of a dgrad."""
     sp = problem.spatial
