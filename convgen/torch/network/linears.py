@@ -48,6 +48,7 @@ def restore(graph: Any) -> None:
                 matrix = call(graph, A.view.default, w, list(value_of(w).shape[:2]))
                 made = call(graph, A.permute.default, call(graph, A.linear.default, pixels, matrix, bias), first)
             node.replace_all_uses_with(made)
+            settle(graph, made, value_of(node))
     graph.eliminate_dead_code()
 
 
