@@ -123,8 +123,11 @@ NETWORKS: dict[str, Network] = {
     "sd15_unet": Network(_unet, (2,), (4, 64, 64), "bfloat16", least=1.1),
     "sd15_vae_decoder": Network(_vae_decoder, (1,), (4, 64, 64), "bfloat16", least=1.2),
 }  # fmt: skip
-#: Inputs of torchvision's models that take others than 224x224, by the start of their names.
-SHAPES = {"inception": (3, 299, 299), "fcn": (3, 520, 520), "lraspp": (3, 520, 520), "deeplab": (3, 520, 520)}
+#: Inputs of torchvision's models that take others than 224x224, or clips than 112x112, by the start of their names.
+SHAPES = {
+    "inception": (3, 299, 299), "fcn": (3, 520, 520), "lraspp": (3, 520, 520), "deeplab": (3, 520, 520),
+    **dict.fromkeys(("s3d", "mvit", "swin3d"), (3, 16, 224, 224)),
+}  # fmt: skip
 CLIP = (3, 16, 112, 112)
 #: Images that BatchNorm's statistics are taken from.
 _SAMPLE = 8
@@ -142,7 +145,8 @@ def _network(name: str) -> Network:
         raise SystemExit(f"networks.py: {name} is neither {', '.join(NETWORKS)} nor a model of torchvision") from None
     options = {key: None for key in ("weights_backbone",) if key in inspect.signature(builder).parameters}
     clips = ".video" in builder.__module__
-    shape = CLIP if clips else next((s for key, s in SHAPES.items() if name.startswith(key)), (3, 224, 224))
+    usual = CLIP if clips else (3, 224, 224)
+    shape = next((s for key, s in SHAPES.items() if name.startswith(key)), usual)
     return Network(_of_torchvision(name, **options), shape=shape)
 
 
