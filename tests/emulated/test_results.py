@@ -51,8 +51,9 @@ def check_in_place(problem, kernel):
     assert report, report
 
 
-@pytest.mark.parametrize("axes", ("h", "w", "hw"))
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "axes"), [
+    (name, axes) for i, name in enumerate(CASES) for axes in ("h", "w", "hw") if axes != "hw" or i % 3 == 0
+])  # fmt: skip
 def test_results_of_one_row_or_one_column(name, axes):
     """A coordinate that is always 0 is in no address, and what lies beyond it must not be stored all the same."""
     text = CASES[name]

@@ -349,9 +349,9 @@ SUMMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SUMMED)
+@pytest.mark.parametrize("name", [name for i, name in enumerate(SUMMED) if i % 4 < 2])
 def test_sums_of_channels(name: str, seed: int) -> None:
-    """Of every second one with an operand that arrives as a tile."""
+    """Of half of them, of every second one with an operand that arrives as a tile; test_any_sums draws others."""
     problem, options = SUMMED[name]
     arriving = list(SUMMED).index(name) % 2 == 1
     fits = {name: min(value, problem.output[-1]) if name == "strip" else value for name, value in options.items()}
