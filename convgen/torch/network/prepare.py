@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -23,7 +24,7 @@ from convgen.torch.network.borders import leave_to_passes
 from convgen.torch.network.chains import chain_of
 from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
-from convgen.torch.network.constants import Packed, constant_nodes, move_numbers, packing, split
+from convgen.torch.network.constants import OtherWeights, Packed, constant_nodes, move_numbers, packing, split
 from convgen.torch.network.halves import split_in_halves
 from convgen.torch.network.inductor import compiled
 from convgen.torch.network.layouts import (
@@ -42,7 +43,7 @@ from convgen.torch.network.layouts import (
 )
 from convgen.torch.network.linears import linears_as_convolutions, restore
 from convgen.torch.network.normalizations import sums_behind, use_sums, write_out
-from convgen.torch.network.report import Report, Row
+from convgen.torch.network.report import Report, Row, told, warn
 from convgen.torch.network.sink import sink_views
 from convgen.torch.network.trace import faked, flat_graph, is_call, placeholders, value_of
 from convgen.torch.network.views import joined, placed, take_out_views, views_among
@@ -121,6 +122,19 @@ def make_room(prepared: dict[Any, Any]) -> None:
         del prepared[next(iter(prepared))]
 
 
+class Rewritten(Enum):
+    """How much of a network is; by what is said of it where more cannot be."""
+
+    ALL = ""
+    CONVOLUTIONS = "linear layers, normalizations and concatenations stay as they are, because this fails with them"
+    NOTHING = "the whole is left to Inductor, because this fails where convolutions are convgen's"
+
+    @property
+    def next(self) -> Rewritten:
+        levels = list(Rewritten)
+        return levels[min(levels.index(self) + 1, len(levels) - 1)]
+
+
 class Prepared:
     """`run(weights, inputs)` gives the function's results, a sequence of tensors; `report` says how.
 
@@ -136,39 +150,78 @@ class Prepared:
         weights, inputs = [weight.detach() for weight in weights], [resolved(tensor) for tensor in inputs]
         self._written: list[int] = []
         try:
-            graph_module, first, memory = _traced(function, weights, inputs)
+            traced = _traced(function, weights, inputs)
         except RuntimeError:  # of writes to inputs, which torch's tracer does not take
             self._written = written_inputs(function, weights, inputs)
             if not self._written or overlap(self._written, weights, inputs):
                 raise
             self._function = function
             function = on_copies(function, len(weights), self._written)
-            graph_module, first, memory = _traced(function, weights, inputs)
-        graph = graph_module.graph
-        constants = first[: len(weights)]
+            traced = _traced(function, weights, inputs)
+        level = Rewritten.ALL
+        while True:
+            try:
+                joined = self._rewrite(traced, level, names, options)
+            except Exception as error:
+                level = self._simpler(level, level.next, error, options)
+            else:
+                try:
+                    with prebuilding(joined):  # while Inductor compiles
+                        self._compile(traced[0], function, weights, names, inputs, options, shared)
+                    return
+                except Exception as error:
+                    level = self._simpler(level, Rewritten.NOTHING, error, options)
+            traced = _traced(function, weights, inputs)
+
+    def _simpler(self, level: Rewritten, simpler: Rewritten, error: Exception, options: Options) -> Rewritten:
+        """What to try where a network cannot be rewritten so far, or Inductor does not compile it then; raises the
+        error where nothing is left, or where parts do as well."""
+        if (
+            not options.inductor
+            or level is Rewritten.NOTHING
+            or isinstance(error, (OtherWeights, torch.OutOfMemoryError))
+        ):
+            raise error
+        note = f"{simpler.value}: {told(error)}"
+        warn(f"convgen.torch.optimize: {note}")
+        self.report = Report(
+            notes=[*(n for n in self.report.notes if n.startswith(Rewritten.CONVOLUTIONS.value)), note]
+        )
+        return simpler
+
+    def _rewrite(
+        self, traced: tuple[Any, list[Node], bool], level: Rewritten, names: Sequence[str], options: Options
+    ) -> list[str]:
+        """Makes the graph's convolutions convgen's, with what they fuse.  Gives what may be built meanwhile."""
+        graph_module, first, memory = traced
+        graph, constants = graph_module.graph, first[: len(names)]
+        if level is Rewritten.NOTHING:
+            return []
         move_numbers(graph, constant_nodes(graph, constants))
         folded = fold_batch_norms(graph, constant_nodes(graph, constants))
         if folded:
             one, several = "1 BatchNorm is", f"{folded} BatchNorms are"
             self.report.notes.append(f"{one if folded == 1 else several} folded into the convolutions before them")
-        linears_as_convolutions(graph)
-        sink_views(graph)
+        every = level is Rewritten.ALL
+        if every:
+            linears_as_convolutions(graph)
+            sink_views(graph)
         _name_layers(graph, constants, names)
-        if options.inductor:
+        if every and options.inductor:
             leave_to_passes(graph)
-        on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))
+        on_gpu = any(isinstance(value := node.meta.get("val"), torch.Tensor) and value.is_cuda for node in first)
         chooser = Measured(options.measure, options.tune) if on_gpu else OnCpu()
         # what is left of a normalization is a pass of several functions, which Inductor makes one, and lies otherwise
-        normalizes = options.inductor and not memory
+        normalizes = every and options.inductor and not memory
         self.report.rows += _fuse(graph, chooser, normalizes and options.sums)
         if normalizes and on_gpu:
             write_out(graph)
         restore(graph)
-        if joined := in_place(graph, options.inductor):
+        joined = every and in_place(graph, options.inductor)
+        if joined:
             written = "1 concatenation is" if joined == 1 else f"{joined} concatenations are"
             self.report.notes.append(f"{written} written in place")
-        with prebuilding(texts_of_slices(graph) if joined and on_gpu else ()):  # while Inductor compiles
-            self._compile(graph_module, function, weights, names, inputs, options, shared)
+        return texts_of_slices(graph) if joined and on_gpu else []
 
     def _compile(
         self, graph_module: Any, function: Callable[..., Any], weights: Sequence[Tensor], names: Sequence[str],
