@@ -303,6 +303,42 @@ def test_results_lie_as_a_run_s_of_the_model_s_own(function, last, compiled):
                 assert found.stride() == expected.stride()
 
 
+class Behind(nn.Module):
+    """A function of a convolution's result, which aten's functions in it lay out otherwise than fake ones."""
+
+    def __init__(self, rank: int, function) -> None:
+        super().__init__()
+        self.conv, self.function = {2: nn.Conv2d, 3: nn.Conv3d}[rank](4, 6, 1), function
+
+    def forward(self, x):
+        return self.function(self.conv(x))
+
+
+def pad_all(y):
+    return TF.pad(y, (1,) * 6, "replicate")
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels_first", "channels_last"])
+@pytest.mark.parametrize(
+    ("rank", "function"),
+    [
+        (2, lambda y: y.roll(1, 2).flatten(1)),
+        (2, lambda y: y.roll(1, 2).permute(0, 3, 1, 2) @ y.permute(0, 3, 2, 1)),
+        (3, lambda y: pad_all(y).flatten(1)),
+        (2, lambda y: y.roll(1, 2)[:, :3]),
+        (3, lambda y: pad_all(y)[:, 1:5]),
+    ],
+    ids=["rolled view", "rolled factor", "padded view", "rolled part", "padded part"],
+)
+def test_what_reads_results_that_lie_otherwise_than_fake_ones(rank, function, last):
+    model, x = Behind(rank, function).eval(), torch.randn((2, 4, 5, 4, 3)[: rank + 2])
+    x = x.to(memory_format=(torch.channels_last, torch.channels_last_3d)[rank - 2]) if last else x
+    made, own = fast(model, x)(x), model(x).detach()
+    near(made, own)
+    order = sorted(range(own.dim()), key=lambda axis: -own.stride(axis))
+    assert [made.stride(axis) for axis in order] == sorted(made.stride(), reverse=True)
+
+
 class ReadsMemory(nn.Module):
     """By strides of its own, so that channels that are last would be others."""
 
