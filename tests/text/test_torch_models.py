@@ -17,7 +17,7 @@ import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
 from convgen.torch import switches  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
-from convgen.torch.network import choice  # noqa: E402
+from convgen.torch.network import choice, prepare  # noqa: E402
 from convgen.torch.network.halves import split_in_halves  # noqa: E402
 from convgen.torch.network.layouts import keep_strides  # noqa: E402
 from convgen.torch.network.trace import faked, flat_graph, value_of  # noqa: E402
@@ -337,6 +337,31 @@ def test_what_reads_results_that_lie_otherwise_than_fake_ones(rank, function, la
     near(made, own)
     order = sorted(range(own.dim()), key=lambda axis: -own.stride(axis))
     assert [made.stride(axis) for axis in order] == sorted(made.stride(), reverse=True)
+
+
+class PaddedOnce(nn.Module):
+    """A padding that others read, too, before the convolution does, for which it gets channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3)
+
+    def forward(self, x):
+        y = TF.pad(x.softmax(1).view(-1, 4, 6, 8), (1, 1, 1, 1), "replicate")
+        return y.view(-1, 320).sin(), self.conv(y)
+
+
+def test_what_reads_a_padding_before_its_convolution_does():
+    model, x = PaddedOnce().eval(), torch.randn(2, 4, 48)
+    weights = [weight.detach() for weight in model.parameters()]
+
+    def function(weight, bias, x):
+        return torch.func.functional_call(model, {"conv.weight": weight, "conv.bias": bias}, x)
+
+    graph_module, *_ = prepare._traced(function, weights, [x])
+    graph_module.recompile()
+    with torch.no_grad():
+        near(tuple(graph_module(*weights, x)), model(x))
 
 
 class ReadsMemory(nn.Module):

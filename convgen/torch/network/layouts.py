@@ -9,6 +9,7 @@ of is copied back.  Results lie in memory as the model's own do: whoever reads t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -253,7 +254,11 @@ def _copy_image(graph: Any, convolution: Node, changed: set[Node]) -> None:
     reader.replace_input_with(image, made)
     changed.add(made)
     if reader is not convolution:
-        _renew(graph, reader, changed)
+        behind: set[Node] = set()
+        _renew(graph, reader, behind)
+        for node in itertools.takewhile(lambda each: each is not convolution, list(graph.nodes)):  # which are laid out
+            _follow(graph, node, behind)
+        changed |= behind
 
 
 def _copy_filters(graph: Any, convolution: Node, constant: Collection[Node], changed: set[Node]) -> None:
