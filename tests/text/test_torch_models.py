@@ -17,7 +17,7 @@ import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
 from convgen.torch import switches  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
-from convgen.torch.network import choice  # noqa: E402
+from convgen.torch.network import choice, prepare  # noqa: E402
 from convgen.torch.network.halves import split_in_halves  # noqa: E402
 from convgen.torch.network.layouts import keep_strides  # noqa: E402
 from convgen.torch.network.trace import faked, flat_graph, value_of  # noqa: E402
@@ -301,6 +301,67 @@ def test_results_lie_as_a_run_s_of_the_model_s_own(function, last, compiled):
             for found, expected in zip(ready(x), model(x), strict=True):
                 near(found, expected)
                 assert found.stride() == expected.stride()
+
+
+class Behind(nn.Module):
+    """A function of a convolution's result, which aten's functions in it lay out otherwise than fake ones."""
+
+    def __init__(self, rank: int, function) -> None:
+        super().__init__()
+        self.conv, self.function = {2: nn.Conv2d, 3: nn.Conv3d}[rank](4, 6, 1), function
+
+    def forward(self, x):
+        return self.function(self.conv(x))
+
+
+def pad_all(y):
+    return TF.pad(y, (1,) * 6, "replicate")
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels_first", "channels_last"])
+@pytest.mark.parametrize(
+    ("rank", "function"),
+    [
+        (2, lambda y: y.roll(1, 2).flatten(1)),
+        (2, lambda y: y.roll(1, 2).permute(0, 3, 1, 2) @ y.permute(0, 3, 2, 1)),
+        (3, lambda y: pad_all(y).flatten(1)),
+        (2, lambda y: y.roll(1, 2)[:, :3]),
+        (3, lambda y: pad_all(y)[:, 1:5]),
+    ],
+    ids=["rolled view", "rolled factor", "padded view", "rolled part", "padded part"],
+)
+def test_what_reads_results_that_lie_otherwise_than_fake_ones(rank, function, last):
+    model, x = Behind(rank, function).eval(), torch.randn((2, 4, 5, 4, 3)[: rank + 2])
+    x = x.to(memory_format=(torch.channels_last, torch.channels_last_3d)[rank - 2]) if last else x
+    made, own = fast(model, x)(x), model(x).detach()
+    near(made, own)
+    order = sorted(range(own.dim()), key=lambda axis: -own.stride(axis))
+    assert [made.stride(axis) for axis in order] == sorted(made.stride(), reverse=True)
+
+
+class PaddedOnce(nn.Module):
+    """A padding that others read, too, before the convolution does, for which it gets channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3)
+
+    def forward(self, x):
+        y = TF.pad(x.softmax(1).view(-1, 4, 6, 8), (1, 1, 1, 1), "replicate")
+        return y.view(-1, 320).sin(), self.conv(y)
+
+
+def test_what_reads_a_padding_before_its_convolution_does():
+    model, x = PaddedOnce().eval(), torch.randn(2, 4, 48)
+    weights = [weight.detach() for weight in model.parameters()]
+
+    def function(weight, bias, x):
+        return torch.func.functional_call(model, {"conv.weight": weight, "conv.bias": bias}, x)
+
+    graph_module, *_ = prepare._traced(function, weights, [x])
+    graph_module.recompile()
+    with torch.no_grad():
+        near(tuple(graph_module(*weights, x)), model(x))
 
 
 class ReadsMemory(nn.Module):

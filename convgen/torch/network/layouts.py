@@ -9,6 +9,7 @@ of is copied back.  Results lie in memory as the model's own do: whoever reads t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ _WANTS_ROWS = (
 )
 #: What reads the memory of its first argument, whatever its axes mean.
 _READS_MEMORY = (A.as_strided.default, A.as_strided_scatter.default, A.resize.default)
+#: What raises where strides do not let it see a tensor otherwise.
+_VIEWS = (A.view.default, A._unsafe_view.default)
 #: By the number of axes.
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -53,13 +56,15 @@ class Layout:
         return self.strides
 
     def laid_out(self, tensor: Tensor) -> Tensor:
-        """The tensor if it lies like this, else a copy that does; it stays as it is where elements would have gaps."""
+        """The tensor if it lies like this, else a copy that does; where elements would have gaps, one without them if
+        its axes lie in another order."""
         if tensor.stride() == self.strides:
             return tensor
         if same_strides(tensor, self):
             return tensor.as_strided(self.shape, self.strides)
         if not order_of(self.shape, self.strides):
-            return tensor
+            order = _order_to_copy_in(tensor, self)
+            return tensor.permute(order).contiguous().permute(inverse(order)) if order else tensor
         return torch.empty_strided(self.shape, self.strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
@@ -159,9 +164,11 @@ def layouts_of_results(graph: Any) -> dict[int, Layout]:
 
 def check_strides(graph: Any) -> None:
     """For a graph that aten runs: has what takes strides for granted read copies where tensors of a call do not have
-    them.  Strides of aten's results are not always those of fake tensors, such as of a pooling with an axis of one
-    element, and what follows has theirs."""
+    them, and lets views be copies there.  Strides of aten's results are not always those of fake tensors, such as of
+    torch.roll, or of a pooling with an axis of one element, and what follows has theirs."""
     for node in list(graph.nodes):
+        if is_call(node, *_VIEWS):
+            node.target = A.reshape.default
         wanted: list[tuple[Node, Callable[[Tensor], Tensor]]] = []
         if is_call(node, *_WANTS_PACKED):
             wanted = [(node.args[0], _packed_for_torch if _WANTS_PACKED[node.target] else A.contiguous.default)]
@@ -182,12 +189,13 @@ def _with_rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _order_to_copy_in(made: Tensor, wanted: Tensor) -> tuple[int, ...] | None:
+def _order_to_copy_in(made: Tensor, wanted: Tensor | Layout) -> tuple[int, ...] | None:
     """The order of a result's axes in memory that the model's own wants; None where it will do as it was made."""
-    order = order_of(tuple(wanted.shape), wanted.stride(), tuple(range(wanted.dim())))
-    if order or 0 in wanted.stride():
+    axes, lies = range(made.dim()), wanted.stride()
+    order = order_of(tuple(wanted.shape), lies, tuple(axes))
+    if order or 0 in lies:
         return order
-    of_part = tuple(sorted(range(wanted.dim()), key=lambda i: -wanted.stride(i)))
+    of_part = tuple(sorted(axes, key=lambda i: -lies[i]))
     strides = [made.stride(i) for i in of_part if made.shape[i] != 1]
     return None if strides == sorted(strides, reverse=True) else of_part
 
@@ -246,7 +254,11 @@ def _copy_image(graph: Any, convolution: Node, changed: set[Node]) -> None:
     reader.replace_input_with(image, made)
     changed.add(made)
     if reader is not convolution:
-        _renew(graph, reader, changed)
+        behind: set[Node] = set()
+        _renew(graph, reader, behind)
+        for node in itertools.takewhile(lambda each: each is not convolution, list(graph.nodes)):  # which are laid out
+            _follow(graph, node, behind)
+        changed |= behind
 
 
 def _copy_filters(graph: Any, convolution: Node, constant: Collection[Node], changed: set[Node]) -> None:
