@@ -44,7 +44,7 @@ def test_layout(name: str, stride: int, seed: int) -> None:
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("c", [1, 2, 3, 4, 6, 8, 12, 20])
 def test_every_alignment(c: int, groups: int, seed: int) -> None:
-    for k, stride in ((c, 1), (32, 1), (c, 2)):
+    for k, stride in ((c, 2), (32, 1)):
         problem = make("dgrad", 1, c * groups, k * groups, (7, 6), (3, 2), stride, pad=1, groups=groups)
         check_exact(spec(problem, "implicit_gemm", KERNEL), seed)
 
