@@ -77,6 +77,7 @@ _ROWS: Options = {
     "kernel": "tma_wgrad", "row_taps": 1, "tile.m": 64, "tile.n": 48, "tile.k": 32, "span": 16, "stages": 3,
     "warps.m": 4, "warps.n": 1, "split_k": 1, "slices": 1, "blocks": 1, "cluster": 1,
 }  # fmt: skip
+_HALO_OF_X: Options = {**_ROWS, "row_taps": 0, "halo": 1, "tile.n": 144}
 _STEM: Options = {
     "kernel": "stem_wgrad", "tile.m": 64, "tile.k": 16, "stages": 2, "depth": 2, "warps.m": 4, "warps.n": 1,
     "slices": 1,
@@ -295,6 +296,19 @@ FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
             make("wgrad", 3, 16, 64, (5, 4), (3, 3), pad=1, padding=Padding.REPLICATE), x="nchw", w="kcrs", y="nkpq"
         ),
         {**_ROWS, "slices": 2},
+    ),
+    "zeros between rows and images of y": (
+        "tma_im2col", make("wgrad", 3, 16, 64, (5, 4), (3, 3), pad=1), _HALO_OF_X,
+    ),
+    "zeros between rows and images of y, a cluster, tails": (
+        "tma_im2col", make("wgrad", 3, 24, 72, (6, 5), (3, 3), dtype="bf16"), {**_HALO_OF_X, "split_k": 2},
+    ),
+    "zeros between rows and images of y, phases, slices": (
+        "tma_im2col", make("wgrad", 3, 16, 64, (8, 6), (3, 3), 2, 1), {**_HALO_OF_X, "slices": 2},
+    ),
+    "zeros between rows and images of y, consumers, packed groups": (
+        "tma_im2col", make("wgrad", 3, 32, 64, (8, 6), (3, 3), (2, 1), 1, groups=4),
+        {**_HALO_OF_X, "warps.n": 3, "group_pack": 2},
     ),
     "zeros behind rows of y": ("implicit_gemm", make("wgrad", 2, 3, 40, (7, 9), (3, 3), pad=1), _STEM),
     "zeros behind rows of y, slices": (
