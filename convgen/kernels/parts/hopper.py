@@ -32,6 +32,11 @@ SWIZZLE_MASK = {128: 0x70, 64: 0x30, 32: 0x10}
 MULTIPLY_REGISTERS, OTHER_REGISTERS = 28, 40
 
 
+def aligned(size: int) -> int:
+    """Bytes from the beginning of a swizzled operand to where the next may begin."""
+    return -(-size // SWIZZLE_ALIGNMENT) * SWIZZLE_ALIGNMENT
+
+
 def wgmma_obstacles(
     problem: ConvProblem, target: Target, outputs: tuple[str, ...], also: tuple[Op, ...] = ()
 ) -> Obstacles:

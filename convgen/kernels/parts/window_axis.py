@@ -33,6 +33,10 @@ class WindowAxis:
         steps = {b - a for a, b in itertools.pairwise(self.offsets)}
         return steps.pop() if len(steps) == 1 else int(not steps)
 
+    def offset_of(self, tap: str) -> str:
+        """C text of a tap's offset, which are evenly spaced from 0 on."""
+        return f"{self.offsets[1]} * {tap}" if len(self.offsets) > 1 and self.offsets[1] > 1 else tap
+
     @cached_property
     def phases(self) -> tuple[int, ...]:
         return tuple(sorted({o % self.stride for o in self.offsets}))

@@ -17,13 +17,8 @@ from functools import cached_property, lru_cache
 
 from convgen.ir.problem import ConvProblem
 from convgen.ir.size import Size
-from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT
+from convgen.kernels.parts.hopper import aligned
 from convgen.kernels.parts.window_axis import ONE, WindowAxis, window_axes
-
-
-def aligned(size: int) -> int:
-    """Bytes from the beginning of a swizzled operand to where the next may begin."""
-    return -(-size // SWIZZLE_ALIGNMENT) * SWIZZLE_ALIGNMENT
 
 
 @lru_cache(maxsize=64)

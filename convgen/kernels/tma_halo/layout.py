@@ -16,6 +16,7 @@ from convgen.kernels.parts.hopper import (
     COLUMNS_BOX,
     PRODUCT_CHANNELS,
     SWIZZLE_ALIGNMENT,
+    aligned,
     block_threads,
     lies_as,
     mean_products,
@@ -26,7 +27,7 @@ from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.parts.partial_sums import PartialSum, partial_bytes, partial_sums
 from convgen.kernels.parts.window_axis import WindowAxis
 from convgen.kernels.tma_halo.config import Config, RingConfig
-from convgen.kernels.tma_halo.halo import Halo, aligned, depth, halo_of, windows
+from convgen.kernels.tma_halo.halo import Halo, depth, halo_of, windows
 from convgen.targets import Target
 
 

@@ -257,10 +257,7 @@ def _phase_table(layout: Layout) -> list[list[int]]:
 
 def _shift(h: WindowAxis, w: WindowAxis) -> str:
     """Bytes from a pixel of a halo tile to what tap (r, s) reads for it."""
-    r, s = (
-        f"{window.offsets[1]} * {tap}" if len(window.offsets) > 1 and window.offsets[1] > 1 else tap
-        for window, tap in ((h, "r"), (w, "s"))
-    )
+    r, s = h.offset_of("r"), w.offset_of("s")
     if h.stride == w.stride == 1:
         return f"({r} * width + {s}) * row_bytes"
     rows, columns = (f"{tap} / {window.stride}" if window.stride > 1 else tap for window, tap in ((h, r), (w, s)))

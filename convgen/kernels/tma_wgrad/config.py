@@ -11,6 +11,9 @@ from convgen.kernels.parts.clusters import CLUSTER, MULTICAST, SPLIT_K
 from convgen.kernels.parts.packing import GROUP_PACK
 from convgen.kernels.parts.sum_order import ATOMIC, ORDERED, SUMS
 
+#: Columns of a tile.
+MOST_TILE_COLUMNS = 768
+
 
 @dataclass(frozen=True)
 class Config(config.Config):
@@ -26,7 +29,7 @@ class Config(config.Config):
     them at once."""
 
     tile_m: Annotated[int, Field("output channels per tile", range(64, 257, 64))]
-    tile_n: Annotated[int, Field("filter elements (taps by input channels) per tile", low=16, high=768)]
+    tile_n: Annotated[int, Field("filter elements (taps by input channels) per tile", low=16, high=MOST_TILE_COLUMNS)]
     tile_k: Annotated[int, Field("pixels per k block", (16, 32, 64, 128))]
     span: Annotated[int, Field("input channels per box of x: the swizzle span", (16, 32, 64))]
     stages: Annotated[int, Field("stages of the pipeline", low=2, high=32)]

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from convgen.kernels import base
 from convgen.kernels.parts.gradient import left_over, y_sum
-from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, block_threads, launch_registers, register_split
+from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, aligned, block_threads, launch_registers, register_split
 from convgen.kernels.parts.window_axis import ONE, WindowAxis
 from convgen.kernels.tma_wgrad.config import Config
 from convgen.kernels.tma_wgrad.gemm import Gemm
@@ -175,7 +175,7 @@ class Layout(base.Layout[Config]):
     @property
     def phase_room(self) -> int:
         """Of a phase of a box: the next begins where a swizzle does."""
-        return -(-self.x_box // SWIZZLE_ALIGNMENT) * SWIZZLE_ALIGNMENT
+        return aligned(self.x_box)
 
     @property
     def x_room(self) -> int:

@@ -106,7 +106,7 @@ def _part_place(layout: Layout) -> list[str]:
 
     def parted(tap: str, axis: WindowAxis) -> tuple[str, str]:
         """A tap's phase and shift."""
-        offset = f"{tap} * {axis.offsets[1]}" if len(axis.offsets) > 1 and axis.offsets[1] > 1 else tap
+        offset = axis.offset_of(tap)
         phase = f"{offset} % {axis.stride}" if len(axis.phases) > 1 else ""
         return phase, f"{offset} / {axis.stride}" if axis.stride > 1 else offset
 

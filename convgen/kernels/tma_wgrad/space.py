@@ -13,7 +13,7 @@ from convgen.kernels.parts import clusters
 from convgen.kernels.parts.copies import VECTOR
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT
 from convgen.kernels.parts.sum_order import ORDERED
-from convgen.kernels.tma_wgrad.config import Config
+from convgen.kernels.tma_wgrad.config import MOST_TILE_COLUMNS, Config
 from convgen.kernels.tma_wgrad.constraints import MOST_COLUMNS
 from convgen.kernels.tma_wgrad.gemm import Gemm, gemm, lowering_fault, pack_fault
 from convgen.kernels.tma_wgrad.layout import Layout
@@ -27,8 +27,6 @@ STEPS, HALO_STEPS = (64,), (64, 128)
 MOST_STAGES = 8
 #: Sums that slices leave, at most: they are to stay in L2.
 MOST_SUMS = 128 << 20
-#: Columns of a tile.
-MOST_TILE_COLUMNS = 768
 #: Waves of blocks that the shares of the pixels may make.
 WAVES = (1, 2, 3)
 #: The best so many are considered with neighbors that load an operand together, two at a time.
@@ -136,10 +134,11 @@ def _spans(channels: int, sharing: Sharing, fixed: Options) -> list[int]:
     most = MOST_TILE_COLUMNS if sharing.halo else MOST_COLUMNS
     spans = _widest(channels)
     fitting = [s for s in spans if s * sharing.taps <= most]
-    if sharing.halo or fixed.get("row_taps"):
-        narrower = [s for s in SPANS if s not in spans and s * sharing.taps <= most]
-        return [*fitting, *narrower][: len(spans)] or spans[: bool(fixed.get("halo") or fixed.get("row_taps"))]
-    return fitting
+    asked = bool(fixed.get("halo") or fixed.get("row_taps"))
+    if not (sharing.halo or asked):
+        return fitting
+    narrower = [s for s in SPANS if s not in spans and s * sharing.taps <= most]
+    return [*fitting, *narrower][: len(spans)] or spans[:asked]
 
 
 def _widest(channels: int) -> list[int]:

@@ -18,7 +18,7 @@ import torch
 
 from convgen.functional.arrays import channels_last, inverse, is_packed, order_of, pitch_of, strides_in
 from convgen.torch.network.padding import PADDINGS
-from convgen.torch.network.trace import call, drop_identities, is_call, value_of
+from convgen.torch.network.trace import VIEWS, call, drop_identities, is_call, value_of
 
 Node = Any
 Tensor = Any
@@ -34,8 +34,6 @@ _WANTS_ROWS = (
 )
 #: What reads the memory of its first argument, whatever its axes mean.
 _READS_MEMORY = (A.as_strided.default, A.as_strided_scatter.default, A.resize.default)
-#: What raises where strides do not let it see a tensor otherwise.
-_VIEWS = (A.view.default, A._unsafe_view.default)
 #: By the number of axes.
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -167,7 +165,7 @@ def check_strides(graph: Any) -> None:
     them, and lets views be copies there.  Strides of aten's results are not always those of fake tensors, such as of
     torch.roll, or of a pooling with an axis of one element, and what follows has theirs."""
     for node in list(graph.nodes):
-        if is_call(node, *_VIEWS):
+        if is_call(node, *VIEWS):
             node.target = A.reshape.default
         wanted: list[tuple[Node, Callable[[Tensor], Tensor]]] = []
         if is_call(node, *_WANTS_PACKED):

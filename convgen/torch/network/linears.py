@@ -17,13 +17,12 @@ import torch
 
 from convgen.functional.arrays import inverse, order_of
 from convgen.torch.network.layouts import settle
-from convgen.torch.network.trace import call, is_call, value_of
+from convgen.torch.network.trace import VIEWS, call, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
 #: How many axes x may have.
 _RANKS = (3, 4, 5)
-_VIEWS = (A.view.default, A._unsafe_view.default)
 
 
 def linears_as_convolutions(graph: Any) -> None:
@@ -61,7 +60,7 @@ def _linear(node: Node) -> tuple[Node, Node, Node | None] | None:
     """x, weight and bias of a linear layer, of whose nodes this is the last: a view of a product of a view.
 
     Where x has axes of its own, such as of heads that are joined, it is what the product reads."""
-    if not is_call(node, *_VIEWS) or value_of(node).dim() not in _RANKS:
+    if not is_call(node, *VIEWS) or value_of(node).dim() not in _RANKS:
         return None
     product = node.args[0]
     if is_call(product, A.addmm.default) and not product.kwargs:
@@ -76,7 +75,7 @@ def _linear(node: Node) -> tuple[Node, Node, Node | None] | None:
         return None
     if value_of(node).shape[-1] != value_of(product).shape[-1]:
         return None
-    x = rows.args[0] if is_call(rows, *_VIEWS) else rows
+    x = rows.args[0] if is_call(rows, *VIEWS) else rows
     if value_of(x).shape[:-1] != value_of(node).shape[:-1]:
         x = rows
     return (x, columns.args[0], bias) if _order(x) else None
@@ -85,7 +84,7 @@ def _linear(node: Node) -> tuple[Node, Node, Node | None] | None:
 def _linear_by_rows(node: Node) -> tuple[Node, Node] | None:
     """x and weight, as of `_linear`, where x is not contiguous: torch makes products with the matrix expanded to a
     batch then, and adds the bias to them."""
-    if not is_call(node, *_VIEWS) or value_of(node).dim() not in _RANKS or not is_call(node.args[0], A.bmm.default):
+    if not is_call(node, *VIEWS) or value_of(node).dim() not in _RANKS or not is_call(node.args[0], A.bmm.default):
         return None
     x, matrix = map(_expanded, node.args[0].args)
     if not is_call(matrix, A.t.default) or value_of(x).shape[:-1] != value_of(node).shape[:-1]:
@@ -113,7 +112,7 @@ def _order(x: Node) -> tuple[int, ...] | None:
 
 def _expanded(node: Node) -> Node:
     """What a node is views of, which may repeat it."""
-    while is_call(node, *_VIEWS, A.expand.default):
+    while is_call(node, *VIEWS, A.expand.default):
         node = node.args[0]
     return node
 

@@ -24,7 +24,7 @@ from convgen.torch.asked import Forward, Summed
 from convgen.torch.network.batch_norm import of_own_statistics
 from convgen.torch.network.chains import FLOATS, Chain, End
 from convgen.torch.network.layouts import settle
-from convgen.torch.network.trace import call, erase_unread, is_call, value_of
+from convgen.torch.network.trace import VIEWS, call, erase_unread, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
@@ -36,7 +36,6 @@ _SUMMED = (torch.float16, torch.bfloat16)
 _LEAST = 2.0**-22
 #: What stands between a value and what normalizes it: copies, and float32 under autocast.
 _COPIES = (A.clone.default, A._to_copy.default)
-_VIEWS = (A.view.default, A._unsafe_view.default)
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,7 @@ def _normalization(value: Node, user: Node) -> Normalization | None:
 def _instance_norm(value: Node, view: Node) -> Normalization | None:
     """A BatchNorm's own statistics of a view in which images are channels of one image."""
     n, k, *extents = value_of(value).shape if value_of(value).dim() > 2 else (0, 0)
-    if not is_call(view, *_VIEWS) or list(value_of(view).shape) != [1, n * k, *extents] or len(view.users) != 1:
+    if not is_call(view, *VIEWS) or list(value_of(view).shape) != [1, n * k, *extents] or len(view.users) != 1:
         return None
     (norm,) = view.users
     epsilon = of_own_statistics(norm)
@@ -184,7 +183,7 @@ def _instance_norm(value: Node, view: Node) -> Normalization | None:
         return None
     made = _only_result(norm)
     result = next(iter(made.users)) if made is not None and len(made.users) == 1 else None
-    if not is_call(result, *_VIEWS) or value_of(result).shape != value_of(value).shape:
+    if not is_call(result, *VIEWS) or value_of(result).shape != value_of(value).shape:
         return None
     weight, bias = norm.args[1:3]
     return Normalization(result, k, weight, bias, epsilon)

@@ -135,6 +135,16 @@ class Rewritten(Enum):
         return levels[min(levels.index(self) + 1, len(levels) - 1)]
 
 
+def _why_simpler(level: Rewritten, simpler: Rewritten, error: Exception, options: Options) -> str:
+    """What is said where a network cannot be rewritten so far, or Inductor does not compile it then; raises the error
+    where nothing simpler is left, or where parts do as well."""
+    if not options.inductor or level is Rewritten.NOTHING or isinstance(error, (OtherWeights, torch.OutOfMemoryError)):
+        raise error
+    note = f"{simpler.value}: {told(error)}"
+    warn(f"convgen.torch.optimize: {note}")
+    return note
+
+
 class Prepared:
     """`run(weights, inputs)` gives the function's results, a sequence of tensors; `report` says how.
 
@@ -146,7 +156,6 @@ class Prepared:
         self, function: Callable[..., Any], weights: Sequence[Tensor], names: Sequence[str], inputs: Sequence[Any],
         options: Options, shared: MutableMapping[Any, Packed],
     ) -> None:  # fmt: skip
-        self.report = Report()
         weights, inputs = [weight.detach() for weight in weights], [resolved(tensor) for tensor in inputs]
         self._written: list[int] = []
         try:
@@ -158,36 +167,18 @@ class Prepared:
             self._function = function
             function = on_copies(function, len(weights), self._written)
             traced = _traced(function, weights, inputs)
-        level = Rewritten.ALL
+        level, notes = Rewritten.ALL, list[str]()
         while True:
+            self.report, simpler = Report(notes=[*notes]), level.next
             try:
-                joined = self._rewrite(traced, level, names, options)
+                meanwhile = self._rewrite(traced, level, names, options)
+                simpler = Rewritten.NOTHING
+                with prebuilding(meanwhile):  # while Inductor compiles
+                    self._compile(traced[0], function, weights, names, inputs, options, shared)
+                return
             except Exception as error:
-                level = self._simpler(level, level.next, error, options)
-            else:
-                try:
-                    with prebuilding(joined):  # while Inductor compiles
-                        self._compile(traced[0], function, weights, names, inputs, options, shared)
-                    return
-                except Exception as error:
-                    level = self._simpler(level, Rewritten.NOTHING, error, options)
-            traced = _traced(function, weights, inputs)
-
-    def _simpler(self, level: Rewritten, simpler: Rewritten, error: Exception, options: Options) -> Rewritten:
-        """What to try where a network cannot be rewritten so far, or Inductor does not compile it then; raises the
-        error where nothing is left, or where parts do as well."""
-        if (
-            not options.inductor
-            or level is Rewritten.NOTHING
-            or isinstance(error, (OtherWeights, torch.OutOfMemoryError))
-        ):
-            raise error
-        note = f"{simpler.value}: {told(error)}"
-        warn(f"convgen.torch.optimize: {note}")
-        self.report = Report(
-            notes=[*(n for n in self.report.notes if n.startswith(Rewritten.CONVOLUTIONS.value)), note]
-        )
-        return simpler
+                notes.append(_why_simpler(level, simpler, error, options))
+            level, traced = simpler, _traced(function, weights, inputs)
 
     def _rewrite(
         self, traced: tuple[Any, list[Node], bool], level: Rewritten, names: Sequence[str], options: Options

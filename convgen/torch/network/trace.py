@@ -17,6 +17,8 @@ GraphModule = Any
 A: Any = torch.ops.aten
 #: In a node's meta: a copy stays though it lies like what it is of.
 STAYS = "convgen_stays"
+#: What raises where strides do not let it see a tensor otherwise.
+VIEWS = (A.view.default, A._unsafe_view.default)
 
 
 @contextmanager
