@@ -6,7 +6,7 @@ All start from the same weights, and take the same digits (which the example dra
 torch in float32, without TF32, and torch in float64.  `apart` are the largest relative differences of two curves within
 the first steps.  Rounding alone does not stay small: which of nearly equal pixels a pooling takes is a jump, which
 training amplifies, so that torch's own two curves part after some 20 steps.  The exit code is 1 where convgen's and
-torch's are further apart than LIMITS says.
+the float64 curve are further apart than LIMITS says.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from at_hand import need_gpu
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "lenet"
 RATE, MOMENTUM = 0.02, 0.9
-#: How far rounding may take two curves within so many steps.
+#: How far rounding may take a curve from that of float64 within so many steps.
 LIMITS = {5: 2e-5, 20: 1e-2}
 
 
@@ -107,8 +107,8 @@ def apart(losses: Mapping[str, list[float]], steps: int) -> dict[str, float]:
 
 
 def beyond_rounding(losses: Mapping[str, list[float]]) -> str:
-    """Where convgen's curve is too far from torch's; empty where it is not."""
-    far = ((steps, apart(losses, steps)["convgen from torch"], limit) for steps, limit in LIMITS.items())
+    """Where convgen's curve is too far from float64's; empty where it is not."""
+    far = ((steps, apart(losses, steps)["convgen from float64"], limit) for steps, limit in LIMITS.items())
     return ", ".join(f"{value:.2g} within {n} steps, above {limit}" for n, value, limit in far if not value <= limit)
 
 
@@ -132,7 +132,7 @@ def main() -> int:
         settings = {"batch": args.batch, "steps": args.steps, "rate": RATE, "momentum": MOMENTUM}
         records.write(args.out, **settings, strategy=args.strategy, apart=found, losses=losses)
     if far := beyond_rounding(losses):
-        print(f"convgen's losses are not torch's: {far}")
+        print(f"convgen's losses are not those of float64: {far}")
     return int(bool(far))
 
 

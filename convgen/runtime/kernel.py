@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.tensor import Tensor
@@ -37,6 +37,16 @@ Readers = tuple[
     Callable[..., int],
     tuple[tuple[Callable[..., int], "Slot"], ...],
 ]
+
+
+class Launches(NamedTuple):
+    """Of calls that pass `out`: a quick `__call__`, if there is one; what enqueues each, by the handle of its stream
+    and the addresses of all arrays, in order; where the kernel brings a workspace, whether a stream is captured, which
+    has another one then."""
+
+    call: Callable[..., Array] | None
+    enqueues: dict[tuple[Any, ...], Enqueue]
+    capturing: Callable[[int], bool] | None
 
 
 class Kernel:
@@ -84,8 +94,8 @@ class Kernel:
         self._given = (*self.manifest.reads, *self.manifest.operands)
         self._names = tuple(t.name for t in self._given)
         self._readers: dict[tuple[type, ...], Readers] = {}
-        #: by library, GPU and types: a call, and what it launches by stream and addresses
-        self._warm: dict[tuple[Any, ...], tuple[Callable[..., Array] | None, dict[tuple[Any, ...], Any]]] = {}
+        #: by library, GPU and types
+        self._warm: dict[tuple[Any, ...], Launches] = {}
         self._programs = OnEachGpu(lambda device: Program(self.manifest, self.cubin, device))
         self._workspaces: dict[tuple[int, int], Scratch] = {}  # by GPU and stream
         self._scratch_bytes = self.workspace_bytes
@@ -334,7 +344,14 @@ class Kernel:
     ) -> bool:
         """Makes `__call__` the quick way to launches for arrays like these, and to this one by its key; false where
         there is none."""
-        dtypes = tuple(array.dtype for array in given)
+        call, launched, _ = self.launches(library, device, tuple(array.dtype for array in given))
+        keep(launched, key, enqueue)
+        if call and type(self).__call__ is not call:
+            type(self).__call__ = call  # type: ignore[method-assign]
+        return call is not None
+
+    def launches(self, library: CupyLibrary | TorchLibrary, device: int, dtypes: tuple[object, ...]) -> Launches:
+        """Of calls with arrays of one library, with elements of these types, on a GPU; the results come last."""
         seen = library, device, dtypes
         with self._lock:
             if seen not in self._warm:
@@ -348,12 +365,8 @@ class Kernel:
                     dtypes,
                     capturing,
                 )  # fmt: skip
-                self._warm[seen] = call, launched
-            call, launched = self._warm[seen]
-            keep(launched, key, enqueue)
-            if call and type(self).__call__ is not call:
-                type(self).__call__ = call  # type: ignore[method-assign]
-        return call is not None
+                self._warm[seen] = Launches(call, launched, capturing)
+            return self._warm[seen]
 
     def _scratch(self, given: Array, device: int, stream: int) -> tuple[Any, bool]:
         """Memory for the workspaces, with its address as `ptr`, and whether later calls on the stream use it again."""

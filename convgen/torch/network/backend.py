@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from convgen.spec import known_tuning
-from convgen.torch.network.prepare import Options, Prepared, kind, make_room, without_data
+from convgen.torch.network.prepare import MOST_KINDS, Options, Prepared, kind, make_room, without_data
 from convgen.torch.network.report import Report, told, warn
 from convgen.torch.network.trace import tracing
 from convgen.torch.network.training import compile_training
@@ -80,17 +82,17 @@ def _tell(report: Report) -> None:
     _log.info("%s", report)
 
 
-#: What computes results, and those results that are views of arguments.
-_Ready = tuple[Prepared, dict[int, View]]
-_UNKNOWN: Any = object()
+#: What computes the results of arguments.
+_Ready = Callable[[Sequence[Any]], Any]
 
 
 class _OfModule:
     """What is prepared for a module, by kinds of inputs, and the constants that these share."""
 
     def __init__(self) -> None:
-        self.prepared: dict[Any, _Ready | None] = {}
+        self.prepared: dict[Any, _Ready] = {}
         self.shared: Any = weakref.WeakValueDictionary()
+        self.has_convolutions = False
 
 
 class _Graph:
@@ -108,36 +110,53 @@ class _Graph:
         # by the first weight: one code object may serve several modules, which Dynamo tells apart by weights alone
         self._of_modules: Any = torch.utils.weak.WeakIdKeyDictionary()
         self._without_weights = _OfModule()
+        self._is_symbolic = any(isinstance(given, torch.SymInt) for given in example_inputs)
 
     def __call__(self, *given: Any) -> Any:
         arguments = [each.item() if i in self._numbers else each for i, each in enumerate(given)]
-        weights = [arguments[i] for i in self._weights]
-        inputs = [arguments[i] for i in self._inputs]
-        key = tuple(map(kind, inputs))
-        of = self._of_modules.get(weights[0]) if weights else self._without_weights
-        found = of.prepared.get(key, _UNKNOWN) if of else _UNKNOWN
-        if found is _UNKNOWN:
-            with tracing():
-                found = self._made(key, weights, inputs)
+        key = tuple(kind(arguments[i]) for i in self._inputs)
+        of = self._of_module(arguments)
+        found = of.prepared.get(key) if of else None
+        if found is None and of and self._has_enough(of):
+            return self._for_any_sizes(*arguments)
         if found is None:
-            return self._function(*arguments)
-        prepared, views = found
-        tensors = [given for given in inputs if isinstance(given, torch.Tensor)]
-        results = prepared.run(weights, tensors)
-        return joined(views, results, [*weights, *tensors]) if views else results
+            with tracing():
+                found = self._made(key, arguments)
+        return found(arguments)
 
-    def _made(self, key: Any, weights: Sequence[Tensor], inputs: Sequence[Any]) -> _Ready | None:
-        of = self._of_modules.setdefault(weights[0], _OfModule()) if weights else self._without_weights
+    def _of_module(self, arguments: Sequence[Any]) -> _OfModule | None:
+        return self._of_modules.get(arguments[self._weights[0]]) if self._weights else self._without_weights
+
+    def _has_enough(self, of: _OfModule) -> bool:
+        """Whether no more kinds are prepared: sizes change from call to call, as the number of objects in an image
+        does, and a kind takes seconds."""
+        return self._is_symbolic and len(of.prepared) >= (MOST_KINDS if of.has_convolutions else 1)
+
+    @cached_property
+    def _for_any_sizes(self) -> Callable[..., Any]:
+        """As Inductor compiles the graph, for symbols in place of sizes."""
+        if not self._options.inductor:
+            return cast(Callable[..., Any], self._function)
+        return torch.compile(self._function, dynamic=True, options=dict(self._options.config))
+
+    def _as_it_is(self, arguments: Sequence[Any]) -> Any:
+        return self._function(*arguments)
+
+    def _made(self, key: Any, arguments: Sequence[Any]) -> _Ready:
+        of = self._of_module(arguments)
+        if of is None:
+            of = self._of_modules[arguments[self._weights[0]]] = _OfModule()
         if key not in of.prepared:
+            made = self._prepare(arguments, of)
             make_room(of.prepared)
-            of.prepared[key] = self._prepare(weights, inputs, of.shared)
+            of.prepared[key] = made
         return of.prepared[key]
 
-    def _prepare(self, weights: Sequence[Tensor], inputs: Sequence[Any], shared: Any) -> _Ready | None:
-        """What computes the results, and those results that are views of arguments."""
-        tensors = [given for given in inputs if isinstance(given, torch.Tensor)]
+    def _prepare(self, arguments: Sequence[Any], of: _OfModule) -> _Ready:
+        weights, inputs = ([arguments[i] for i in places] for places in (self._weights, self._inputs))
+        tensors = _tensors(inputs)
         if without_data((*weights, *tensors)):
-            return None
+            return self._as_it_is
         # what is kept holds no tensors: their memory is the model's to exchange
         count, others = len(weights), [None if isinstance(given, torch.Tensor) else (given,) for given in inputs]
 
@@ -155,19 +174,29 @@ class _Graph:
         views: dict[int, View] = {}
         try:
             try:
-                made = Prepared(computed, weights, self._names, tensors, self._options, shared)
+                made = Prepared(computed, weights, self._names, tensors, self._options, of.shared)
             except RuntimeError:  # of views among the results, which torch's tracer does not take
                 views = views_of(function, [*weights, *tensors])
                 if not views:
                     raise
-                made = Prepared(computed, weights, self._names, tensors, self._options, shared)
+                made = Prepared(computed, weights, self._names, tensors, self._options, of.shared)
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the graph itself is right
             reason = told(error)
             warn(f"convgen leaves a graph to aten: {reason}")
             _tell(Report(notes=[f"nothing was optimized: {reason}"]))
-            return None
+            return self._as_it_is
         _tell(made.report)
-        return made, views
+        of.has_convolutions |= bool(made.report.rows)
+        return functools.partial(self._run, made, views)
+
+    def _run(self, prepared: Prepared, views: Mapping[int, View], arguments: Sequence[Any]) -> Any:
+        weights, tensors = [arguments[i] for i in self._weights], _tensors(arguments[i] for i in self._inputs)
+        results = prepared.run(weights, tensors)
+        return joined(views, results, [*weights, *tensors]) if views else results
+
+
+def _tensors(inputs: Iterable[Any]) -> list[Tensor]:
+    return [given for given in inputs if isinstance(given, torch.Tensor)]
 
 
 def _numbers(graph_module: Any) -> set[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import operator
 import threading
 from collections.abc import Collection, Hashable, Sequence
@@ -17,6 +18,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from convgen.functional.arrays import WIDEST
 from convgen.torch.network.trace import call
 
 Node = Any
@@ -165,7 +167,7 @@ class Packed:
         for held, value in zip(self._held, values, strict=True):
             if value.untyped_storage()._cdata not in own:
                 held.copy_(value)
-            elif held.stride() != value.stride():
+            elif held.stride() != value.stride() or _alignment(value) < _alignment(held):
                 raise OtherWeights
             else:
                 held.data = value
@@ -201,6 +203,11 @@ def _kinds(weights: Sequence[Any]) -> list[Any]:
 def _memory(weights: Sequence[Any]) -> list[Any]:
     """What keeps the weights' memory, so that no other weights come to lie there unnoticed."""
     return [w.untyped_storage() for w in weights]
+
+
+def _alignment(tensor: Any) -> int:
+    """Bytes, as far as Inductor's kernels rely on them."""
+    return math.gcd(tensor.data_ptr(), WIDEST)
 
 
 def _state(weights: Sequence[Any]) -> list[Any]:

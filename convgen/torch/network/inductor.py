@@ -20,6 +20,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from convgen.runtime.artifacts import schema_digest
+from convgen.torch.network.sites import write_sites
 
 _brief: ContextVar[bool] = ContextVar("brief", default=False)
 #: Inductor's option of a pass that comes before its own.
@@ -33,6 +34,10 @@ def compiled(run: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Cal
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+    write_sites()
+    # else AOTAutograd takes a module's buffers for inputs that lie elsewhere at each call: Inductor's code looks at the
+    # alignment of each, and its CUDA graphs copy them all
+    run.meta.setdefault("dynamo_compile_id", None)
     # a tracing context as Dynamo's: Inductor keeps nothing that is compiled where none has a ShapeEnv
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
     # as fake ones: where there is a ShapeEnv, Inductor takes the sizes of others for symbols

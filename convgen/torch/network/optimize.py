@@ -23,7 +23,7 @@ from convgen.torch.network.copies import copy_of, hooks_see, sharing_tensors
 from convgen.torch.network.held import tensors_of
 from convgen.torch.network.models import check_model, with_modes
 from convgen.torch.network.parts import WithParts, parts_of
-from convgen.torch.network.prepare import Options, Prepared, autocast, make_room, resolved, without_data
+from convgen.torch.network.prepare import MOST_KINDS, Options, Prepared, autocast, make_room, resolved, without_data
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told, warn
 from convgen.torch.network.trace import tracing, without_listing
 from convgen.torch.network.weights import Structure, Weights
@@ -32,8 +32,6 @@ Tensor = Any
 Module: Any = torch.nn.Module
 pytree = torch.utils._pytree
 _training = operator.attrgetter("training")
-#: Kinds of inputs that a part of a model is prepared for.
-_MOST_KINDS = 8
 #: How often a call prepares a model that others change at the same time.
 _TRIES = 2
 #: What Dynamo says where it must not break a graph.
@@ -304,7 +302,7 @@ class _Part(Optimized):
         their shapes depend on data, and each preparation takes seconds.  So is what the model takes gradients of."""
         if torch.is_grad_enabled() or _transformed():
             return self.model(*args, **kwargs)
-        return self._run(Given.of(args, kwargs), most=_MOST_KINDS)
+        return self._run(Given.of(args, kwargs), most=MOST_KINDS)
 
 
 def _traced() -> bool:

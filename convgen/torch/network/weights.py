@@ -120,7 +120,7 @@ class Weights:
     def now(self) -> list[Tensor]:
         """Raises OtherWeights."""
         values = self._structure.values() + self._constants
-        return [values[place] for place in self._places]
+        return [*map(values.__getitem__, self._places)]
 
 
 def _memory(weight: Any) -> Any:

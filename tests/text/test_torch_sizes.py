@@ -1,0 +1,67 @@
+"""Networks within which sizes depend on data, as the number of objects in an image does."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import convgen.torch as ct  # noqa: E402
+from convgen.torch.network import backend, prepare  # noqa: E402
+
+COUNTS = (7, 3, 5, 2, 9, 4, 11, 6, 13, 8, 12, 10)
+
+
+class Detector(nn.Module):
+    """A head of convolutions for the images that are chosen, and boxes of what it finds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.head = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3)
+
+    def forward(self, x):
+        chosen = x.flatten(1).amax(1) > 0
+        found = self.head(self.features(x).relu()[chosen]).mean((2, 3))
+        corners = found[found[:, 0] > -1e3]
+        return corners.sin() * 2, corners.sum()
+
+
+def images(count: int):
+    """So many that are chosen, and one that is not."""
+    x = torch.randn(count + 1, 3, 8, 8)
+    x[count] = -1
+    return x
+
+
+@pytest.mark.parametrize("inductor", [False, True])
+def test_graphs_of_sizes_that_change_are_prepared_for_a_few(inductor, monkeypatch):
+    reports = deque()
+    monkeypatch.setattr(backend, "_reports", reports)
+    monkeypatch.setattr(backend, "MOST_KINDS", 3)
+    torch.compiler.reset()
+    model = Detector().eval()
+    fast = torch.compile(model, backend=ct.compile_graph, options={"inductor": inductor})
+    with torch.no_grad():
+        for count in COUNTS[:8]:
+            x = images(count)
+            for made, own in zip(fast(x), model(x), strict=True):
+                torch.testing.assert_close(made, own, rtol=1e-4, atol=1e-4)
+    # Dynamo compiles some graphs twice, for the first sizes and then for symbols
+    of_convolutions = [report for report in reports if report.rows]
+    assert 0 < len(of_convolutions) <= 2 * (1 + backend.MOST_KINDS)
+    assert len(reports) - len(of_convolutions) <= 4
+
+
+def test_parts_of_a_model_are_prepared_for_a_few_sizes():
+    model = Detector().eval()
+    with pytest.warns(UserWarning, match="its parts are optimized"):
+        fast = ct.optimize(model, images(1), inductor=False)
+        for count in COUNTS:
+            x = images(count)
+            with torch.no_grad():
+                for made, own in zip(fast(x), model(x), strict=True):
+                    torch.testing.assert_close(made, own, rtol=1e-4, atol=1e-4)
+    assert [row.layer for row in fast.report].count("head") <= prepare.MOST_KINDS
