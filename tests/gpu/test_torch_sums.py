@@ -42,7 +42,7 @@ def test_statistics_of_a_convolution(layer, dtype):
     x, w = image(c, dtype), (torch.randn(k, c, taps, taps, device="cuda") / c**0.5).to(dtype).to(**LAST)
     bias = torch.randn(k, 1, 1, device="cuda").to(dtype)
     geometry = [stride] * 2, [taps // 2] * 2, [1, 1], 1
-    asked = summed._of_convolution(x, w, [bias], "add", "value square", *geometry)
+    asked = summed.of_convolution(x, w, [bias], "add", "value square", *geometry)
     assert asked.served().launch is not None, asked.served().why_not
     y, total, squares = torch.ops.convgen.conv_sums(x, w, [bias], "add", "value square", *geometry)
     right = TF.conv2d(x.double(), w.double(), bias.double().flatten(), stride, taps // 2)
