@@ -128,18 +128,18 @@ def _fused_fake(
 
 
 def _conv_on_gpu(input: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
-    return _fused_on_gpu(input, weight, *_as_operands(bias, input.dim()), *geometry)
+    return _fused_on_gpu(input, weight, *as_operands(bias, input.dim()), *geometry)
 
 
 def _conv_by_aten(input: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
-    return _fused_by_aten(input, weight, *_as_operands(bias, input.dim()), *geometry)
+    return _fused_by_aten(input, weight, *as_operands(bias, input.dim()), *geometry)
 
 
 def _conv_fake(input: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
-    return _fused_fake(input, weight, *_as_operands(bias, input.dim()), *geometry)
+    return _fused_fake(input, weight, *as_operands(bias, input.dim()), *geometry)
 
 
-def _as_operands(bias: Tensor | None, axes: int) -> tuple[list[Tensor], str]:
+def as_operands(bias: Tensor | None, axes: int) -> tuple[list[Tensor], str]:
     """A bias as operands and an epilogue."""
     return ([], "") if bias is None else ([bias.view(-1, *(1,) * (axes - 2))], "add")
 
@@ -179,11 +179,11 @@ def _gradient_on_gpu(asked: Gradient) -> Tensor:
     return asked.by_aten()
 
 
-def _of_input(grad: Tensor, weight: Tensor, input_size: Sequence[int], *geometry: Any) -> Gradient:
+def of_input(grad: Tensor, weight: Tensor, input_size: Sequence[int], *geometry: Any) -> Gradient:
     return _asked(Op.DGRAD, grad, weight, input_size, *geometry)
 
 
-def _of_weight(input: Tensor, grad: Tensor, weight_size: Sequence[int], *geometry: Any) -> Gradient:
+def of_weight(input: Tensor, grad: Tensor, weight_size: Sequence[int], *geometry: Any) -> Gradient:
     return _asked(Op.WGRAD, input, grad, weight_size, *geometry)
 
 
@@ -196,7 +196,7 @@ def _asked(
     )
 
 
-for _name, _ask in {"conv_input": _of_input, "conv_weight": _of_weight}.items():
+for _name, _ask in {"conv_input": of_input, "conv_weight": of_weight}.items():
     library.impl(_name, lambda *a, _ask=_ask: _ask(*a).by_aten(), "CompositeExplicitAutograd")
     library.impl(_name, lambda *a, _ask=_ask: _gradient_on_gpu(_ask(*a)), "CUDA")
     torch.library.register_fake(f"convgen::{_name}", lambda *a, _ask=_ask: _ask(*a).empty(), lib=library)
@@ -206,24 +206,29 @@ def _with_bias_on_gpu(asked: WithBias) -> tuple[Tensor, Tensor]:
     launch = choices.launch(asked)
     if launch is not None:
         try:
-            made, bias = launch(*asked.reads, ())
-            return made, bias.to(made.dtype)
+            return with_bias(launch(*asked.reads, ()))
         except ConvgenError:  # as above
             pass
     return _gradient_on_gpu(asked.bare), asked.sum()
 
 
+def with_bias(made: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The gradients that convgen::conv_weight_bias gives of those that a kernel makes."""
+    of_filters, of_bias = made
+    return of_filters, of_bias.to(of_filters.dtype)
+
+
 def _with_bias_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
-    bare = _of_weight(*arguments)
+    bare = of_weight(*arguments)
     return bare.empty(), bare.first.new_empty(bare.size[0])
 
 
 library.impl(
     "conv_weight_bias",
-    lambda *a: (_of_weight(*a).by_aten(), WithBias(_of_weight(*a)).sum()),
+    lambda *a: (of_weight(*a).by_aten(), WithBias(of_weight(*a)).sum()),
     "CompositeExplicitAutograd",
 )
-library.impl("conv_weight_bias", lambda *a: _with_bias_on_gpu(WithBias(_of_weight(*a))), "CUDA")
+library.impl("conv_weight_bias", lambda *a: _with_bias_on_gpu(WithBias(of_weight(*a))), "CUDA")
 torch.library.register_fake("convgen::conv_weight_bias", _with_bias_fake, lib=library)
 
 

@@ -41,7 +41,7 @@ def of_convolution(
     return Summed(Forward(input, weight, [], "", *geometry), operands, epilogue, sums)
 
 
-def _of_input(
+def of_input(
     grad: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str, sums: str, input_size: Sequence[int],
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
 ) -> Summed:  # fmt: skip
@@ -67,7 +67,7 @@ def _empty(asked: Summed) -> list[Tensor]:
     return [result, *(result.new_empty(sizes, dtype=torch.float32) for sizes in extents)]
 
 
-for _name, _ask in {"conv_sums": of_convolution, "conv_input_sums": _of_input}.items():
+for _name, _ask in {"conv_sums": of_convolution, "conv_input_sums": of_input}.items():
     ops.library.define(f"{_name}({_DEFINED[_name]}) -> Tensor[]", tags=_TAGS)
     ops.library.impl(_name, lambda *a, _ask=_ask: _ask(*a).by_aten(), "CompositeExplicitAutograd")
     ops.library.impl(_name, lambda *a, _ask=_ask: _on_gpu(_ask(*a)), "CUDA")

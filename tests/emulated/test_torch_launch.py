@@ -15,6 +15,7 @@ from convgen.ir.problem import Op  # noqa: E402
 from convgen.runtime.kernel import Launches  # noqa: E402
 from convgen.torch import aten, launch, ops, summed  # noqa: E402
 from convgen.torch.asked import Gradient, WithBias  # noqa: E402
+from convgen.torch.network import sites  # noqa: E402
 
 torch.set_num_threads(1)
 POINTWISE = [1, 1], [0, 0], [1, 1], 1
@@ -188,8 +189,8 @@ def launched(monkeypatch):
     monkeypatch.setattr(ops, "choices", Served())
     library = torch.library.Library("convgen", "IMPL")
     library.impl("conv", ops._conv_on_gpu, "CPU")
-    library.impl("conv_input", lambda *a: ops._gradient_on_gpu(ops._of_input(*a)), "CPU")
-    library.impl("conv_weight", lambda *a: ops._gradient_on_gpu(ops._of_weight(*a)), "CPU")
+    library.impl("conv_input", lambda *a: ops._gradient_on_gpu(ops.of_input(*a)), "CPU")
+    library.impl("conv_weight", lambda *a: ops._gradient_on_gpu(ops.of_weight(*a)), "CPU")
     yield
     library._destroy()
 
@@ -233,7 +234,7 @@ def test_results_lie_as_is_said_and_are_no_views(channels_last):
     x, w = (integers(*shape).to(memory_format=layout) for shape in ((2, 16, 6, 7), (24, 16, 3, 3)))
     geometry = [1, 1], [1, 1], [1, 1], 1
     y = ops._conv_on_gpu(x, w, integers(24), *geometry)
-    dx, dw = ops._of_input(y, w, list(x.shape), *geometry), ops._of_weight(x, y, list(w.shape), *geometry)
+    dx, dw = ops.of_input(y, w, list(x.shape), *geometry), ops.of_weight(x, y, list(w.shape), *geometry)
     said = ops._conv_fake(x, w, None, *geometry), dx.empty(), dw.empty()
     for made, like in zip((y, *(g.served().launch(*g.reads, ()) for g in (dx, dw))), said, strict=True):
         assert made.stride() == like.stride() and made.shape == like.shape and not made._is_view()
@@ -267,7 +268,50 @@ def test_a_gradient_behind_a_branch_and_a_relu_gives_its_sums():
     grad, branch, saved, read = (integers(2, 64, 8, 9).to(memory_format=torch.channels_last) for _ in range(4))
     mean = torch.randint(-2, 3, (1, 64, 1, 1)).float()
     arguments = grad, integers(64, 64, 1, 1), [branch, saved, read, mean], "add relu_backward", "value product"
-    asked = summed._of_input(*arguments, list(grad.shape), *POINTWISE)
+    asked = summed.of_input(*arguments, list(grad.shape), *POINTWISE)
     assert "tma_im2col" in asked.served().kernel
     for mine, theirs in zip(summed._on_gpu(asked), asked.by_aten(), strict=True):
         assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
+
+
+# ---- sites --------------------------------------------------------------------------------------
+
+
+def sites_of():
+    """Each operator's tensors and constants."""
+    last = torch.channels_last
+    x, grad, read = (integers(2, 64, 5, 6).to(memory_format=last) for _ in range(3))
+    w, bias, shape, filters = integers(64, 64, 1, 1), integers(64), [2, 64, 5, 6], [64, 64, 1, 1]
+    mean, column, out = torch.randint(-2, 3, (1, 64, 1, 1)).float(), bias.view(-1, 1, 1), torch.empty_like(x)
+    return {
+        "fused_conv": ((x, w, [column, read]), ("add add relu", *POINTWISE)),
+        "fused_conv_into": ((out, x, w, [column]), ("add relu", *POINTWISE)),
+        "conv": ((x, w, bias), POINTWISE),
+        "conv_sums": ((x, w, [column]), ("add", "value square", *POINTWISE)),
+        "conv_input": ((grad, w), (shape, *POINTWISE)),
+        "conv_input_sums": ((grad, w, [read, mean]), ("", "value product", shape, *POINTWISE)),
+        "conv_weight": ((x, grad), (filters, *POINTWISE)),
+        "conv_weight_bias": ((x, grad), (filters, *POINTWISE)),
+    }
+
+
+@pytest.mark.parametrize("name", sites._TENSORS)
+def test_a_site_launches_what_its_operator_asks_for(name, monkeypatch):
+    monkeypatch.setattr(ops, "choices", Served())
+    tensors, constants = sites_of()[name]
+    operator = getattr(torch.ops.convgen, name).default
+    expected = operator(*tensors, *constants)  # by aten, on a CPU
+    expected = tensors[0].clone() if name == "fused_conv_into" else expected
+    monkeypatch.setattr(sites, "_is_on_gpu", lambda tensor: True)
+    launched = []
+    make = launch._launcher
+    monkeypatch.setattr(launch, "_launcher", lambda *arguments: launched.append(name) or make(*arguments))
+    site = sites.site(name, *constants)
+    for _ in range(2):
+        if name == "fused_conv_into":
+            tensors[0].fill_(float("nan"))
+        found = site(*tensors)
+        found = tensors[0] if name == "fused_conv_into" else found
+        leaves = zip(*map(torch.utils._pytree.tree_leaves, (found, expected)), strict=True)
+        assert all(torch.equal(mine, theirs) and mine.dtype == theirs.dtype for mine, theirs in leaves)
+    assert launched == [name]

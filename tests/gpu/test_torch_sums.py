@@ -65,7 +65,7 @@ def test_sums_of_a_gradient(layer, dtype, epilogue):
     mean = torch.randn(1, c, 1, 1, device="cuda")
     operands = [*([branch] if "add" in epilogue else []), *([saved] if epilogue else []), read, mean]
     arguments = grad, w, operands, epilogue, "value product", list(x.shape), *geometry
-    assert (asked := summed._of_input(*arguments)).served().launch is not None, asked.served().why_not
+    assert (asked := summed.of_input(*arguments)).served().launch is not None, asked.served().why_not
     g, total, product = torch.ops.convgen.conv_input_sums(*arguments)
     right = torch.nn.grad.conv2d_input(x.shape, w.double(), grad.double(), stride, taps // 2)
     right = right + branch.double() if "add" in epilogue else right

@@ -128,9 +128,9 @@ def test_operators_ask_for_the_gradients_that_are_needed(frozen, monkeypatch):
     monkeypatch.setattr(ops, "choices", asked)
     cuda = torch.library.Library("convgen", "IMPL")  # what the operators do on a GPU
     try:
-        cuda.impl("conv_input", lambda *a: ops._gradient_on_gpu(ops._of_input(*a)), "CPU")
-        cuda.impl("conv_weight", lambda *a: ops._gradient_on_gpu(ops._of_weight(*a)), "CPU")
-        cuda.impl("conv_weight_bias", lambda *a: ops._with_bias_on_gpu(WithBias(ops._of_weight(*a))), "CPU")
+        cuda.impl("conv_input", lambda *a: ops._gradient_on_gpu(ops.of_input(*a)), "CPU")
+        cuda.impl("conv_weight", lambda *a: ops._gradient_on_gpu(ops.of_weight(*a)), "CPU")
+        cuda.impl("conv_weight_bias", lambda *a: ops._with_bias_on_gpu(WithBias(ops.of_weight(*a))), "CPU")
         given = {"input": torch.randn(2, 4, 6, 5).to(**LAST), "weight": torch.randn(8, 4, 3, 3), "bias": torch.randn(8)}
         wanted = [t.requires_grad_() for name, t in given.items() if name not in frozen]
         y = ct.conv2d(**given, padding=1)

@@ -23,21 +23,25 @@ import torch
 from convgen.diagnostics import ConvgenError
 
 Tensor = Any
+Launch = Callable[..., Any]
 #: Arguments of each operator that are tensors, or lists of them.  They come first.
-_TENSORS = {"fused_conv": 3, "fused_conv_into": 4, "conv_sums": 3}
+_TENSORS = {
+    "fused_conv": 3, "fused_conv_into": 4, "conv": 3, "conv_sums": 3,
+    "conv_input": 2, "conv_input_sums": 3, "conv_weight": 2, "conv_weight_bias": 2,
+}  # fmt: skip
 
 
 def site(name: str, *constants: Any) -> Callable[..., Any]:
     """The operator of this name as a function of its tensors, whose shapes, strides and types never change."""
     operator = getattr(torch.ops.convgen, name).default
-    launch: Callable[..., Any] | None = None
+    launch: Launch | None = None
 
     def call(*tensors: Any) -> Any:
         nonlocal launch
         if launch is None:
-            if not _are_aligned(tensors):  # the next ones may be, for which other kernels serve
-                return operator(*tensors, *constants)
-            launch = _launch_of(name, tensors, constants) or (lambda *given: operator(*given, *constants))
+            launch = _launch_of(name, tensors, constants)
+        if launch is None:
+            return operator(*tensors, *constants)
         try:
             return launch(*tensors)
         except ConvgenError:  # of an address that the kernel's loads cannot have
@@ -46,30 +50,38 @@ def site(name: str, *constants: Any) -> Callable[..., Any]:
     return call
 
 
-def _are_aligned(tensors: Sequence[Any]) -> bool:
-    from convgen.torch.launch import begins
+def _launch_of(name: str, tensors: Sequence[Any], constants: Sequence[Any]) -> Launch | None:
+    """What launches the kernel that serves; None where none does, perhaps for now: tensors that are not aligned may be
+    at the next call, for which other kernels serve."""
+    from convgen.torch import launch, ops, summed
+    from convgen.torch.asked import WithBias
 
-    return not any(map(begins, torch.utils._pytree.tree_leaves(tensors)))
+    given = [each for each in torch.utils._pytree.tree_leaves(tensors) if each is not None]
+    if not _is_on_gpu(given[0]) or any(map(launch.begins, given)):
+        return None
+    if name in ("fused_conv", "conv_sums"):
+        asked = summed.of_convolution(*tensors, *constants) if name == "conv_sums" else None
+        return (asked.served() if asked else launch.served(*tensors, *constants)).launch
+    if name == "fused_conv_into":
+        out, *reads = tensors
+        into = launch.served(*reads, *constants, out=out).launch
+        return into and (lambda out, *reads: into(*reads, out))
+    if name == "conv":
+        input, weight, bias = tensors
+        plain = launch.served(input, weight, *ops.as_operands(bias, input.dim()), *constants).launch
+        return plain and (lambda x, w, b: plain(x, w, ops.as_operands(b, x.dim())[0]))
+    if name == "conv_input_sums":
+        return summed.of_input(*tensors, *constants).served().launch
+    ask = ops.of_input if name == "conv_input" else ops.of_weight
+    if name != "conv_weight_bias":
+        gradient = ops.choices.launch(ask(*tensors, *constants))
+        return gradient and (lambda first, second: gradient(first, second, ()))
+    both = ops.choices.launch(WithBias(ask(*tensors, *constants)))
+    return both and (lambda first, second: ops.with_bias(both(first, second, ())))
 
 
 def _is_on_gpu(tensor: Tensor) -> bool:
     return bool(tensor.is_cuda)
-
-
-def _launch_of(name: str, tensors: Sequence[Any], constants: Sequence[Any]) -> Callable[..., Any] | None:
-    """What launches the kernel that serves; None where none does."""
-    from convgen.torch.launch import served
-    from convgen.torch.summed import of_convolution
-
-    if not _is_on_gpu(tensors[0]):
-        return None
-    if name == "conv_sums":
-        return of_convolution(*tensors, *constants).served().launch
-    if name == "fused_conv":
-        return served(*tensors, *constants).launch
-    out, *reads = tensors
-    launch = served(*reads, *constants, out=out).launch
-    return launch and (lambda out, *reads: launch(*reads, out))
 
 
 @cache

@@ -28,6 +28,7 @@ from convgen.torch.network.inductor import brief, keyed
 from convgen.torch.network.layouts import same_strides
 from convgen.torch.network.prepare import Options
 from convgen.torch.network.report import Report, Row
+from convgen.torch.network.sites import write_sites
 from convgen.torch.network.sums import Ending, ending_of
 from convgen.torch.network.trace import call, is_call, value_of
 from convgen.torch.summed import operator_of
@@ -65,6 +66,8 @@ def compile_training(
         return aot_autograd(**passes, partition_fn=partition, keep_inference_input_mutations=True)(graph_module, inputs)
     from torch._functorch import config as functorch
     from torch._inductor import compile_fx as fx
+
+    write_sites()
 
     def by_inductor(graph_module: Any, inputs: Sequence[Any], **facts: Any) -> Any:
         with brief():
