@@ -135,9 +135,8 @@ def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None, tune: st
         def zeros(*_: Any) -> Any:
             strides = strides_in(shape, made.result.order)
             value = torch.empty_strided(shape, strides, dtype=dtype, device=device).zero_()
-            return (
-                [value, *(torch.zeros(extents, dtype=sum_type, device=device) for extents in sums)] if sums else value
-            )
+            further = [torch.zeros(extents, dtype=sum_type, device=device) for extents in sums]
+            return [value, *further] if sums else value
 
         return Served(zeros)
     kernel = kernel_of((made.convolution.text, made.convolution.strategy, tune))
@@ -162,10 +161,11 @@ def _launcher(
     if not any(view.copied for view in made.views):
         _, known, is_captured = kernel.launches(TORCH_TENSORS, index, types)
     stream = TORCH_TENSORS.reading.current
+    packed_sums = [(extents, strides_in(extents, tuple(range(len(extents)))), each) for extents, each in sums]
 
     def launch(input: Tensor, weight: Tensor, operands: Sequence[Tensor], out: Tensor | None = None) -> Any:
         value = allocate(shape, strides, dtype) if out is None else out
-        further = [torch.empty(extents, dtype=each, device=device) for extents, each in sums] if sums else ()
+        further = [allocate(*each) for each in packed_sums] if sums else ()
         handle, given = stream(index), (input, weight, *operands, value, *further)
         enqueue = known.get((handle, *[tensor.data_ptr() for tensor in given]))
         if enqueue is not None and not (is_captured and is_captured(handle)):

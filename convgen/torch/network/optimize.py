@@ -238,6 +238,9 @@ class Optimized(Module):
                 _try(self.model, given.args, given.kwargs)
             return self._in_parts(told(error), hooks_see(self.model) or isinstance(error, MakesLayers))
 
+    #: Said where a model is optimized in parts.
+    _instead_of_parts = '\nhint: torch.compile(model, backend="convgen") compiles the code between them, too'
+
     def _in_parts(self, reason: str, is_bound: bool) -> _Ready:
         """Its parts prepare themselves when they are called, unless its functions are bound to the model itself."""
         if not self._parts and not is_bound:
@@ -248,7 +251,7 @@ class Optimized(Module):
             self._report = Report(notes=[f"nothing was optimized: {reason}"])
             return _Ready(self._as_it_is)
         note = f"its parts are optimized at their first call, because the whole cannot be traced: {reason}"
-        warn(f"convgen.torch.optimize: {note}")
+        warn(f"convgen.torch.optimize: {note}{self._instead_of_parts}")
         self._report = Report(notes=[note])
         return _Ready(lambda given: self._as_it_is(given, self._with_parts), self._refresh_parts)
 
@@ -296,6 +299,8 @@ class Optimized(Module):
 
 class _Part(Optimized):
     """A module of a model that cannot be traced as a whole."""
+
+    _instead_of_parts = ""
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """In the place of the module's own forward.  What has had as many kinds of inputs as this is left as it is:
