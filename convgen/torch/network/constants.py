@@ -218,7 +218,4 @@ def _state(weights: Sequence[Any]) -> list[Any]:
     except RuntimeError:  # one of inference mode
         written = [0 if weight.is_inference() else weight._version for weight in weights]
     tensor = torch.Tensor
-    return [
-        *(_asked_anew, *map(tensor.data_ptr, weights), *map(tensor.stride, weights), *map(tensor.numel, weights)),
-        *written,
-    ]
+    return [_asked_anew, written, *([*map(of, weights)] for of in (tensor.data_ptr, tensor.stride, tensor.numel))]
