@@ -345,7 +345,8 @@ class Kernel:
         """Makes `__call__` the quick way to launches for arrays like these, and to this one by its key; false where
         there is none."""
         call, launched, _ = self.launches(library, device, tuple(array.dtype for array in given))
-        keep(launched, key, enqueue)
+        with self._lock:
+            keep(launched, key, enqueue)
         if call and type(self).__call__ is not call:
             type(self).__call__ = call  # type: ignore[method-assign]
         return call is not None

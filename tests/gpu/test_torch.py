@@ -373,3 +373,18 @@ def test_enabled_serves_models_as_they_are(network):
                 network(x)
                 serving.wait()
             assert all(row.us and row.aten_us for row in serving.report), str(serving.report)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@torch.no_grad()
+def test_weights_may_begin_anywhere(compiled):
+    """Inductor's kernels rely on 16 bytes of what a graph holds."""
+    parts = nn.Conv2d(8, 8, 3), nn.Flatten(), nn.LayerNorm(1024)
+    model = nn.Sequential(*parts).cuda().half().eval()
+    x = torch.randn(2, 8, 18, 10, device="cuda").half()
+    torch.compiler.reset()
+    model[2].weight.data = torch.randn(1025, device="cuda").half()[1:]
+    made = torch.compile(model, backend=ct.compile_graph) if compiled else ct.optimize(model, x)
+    for offset in (1, 0, 3, 1):
+        model[2].weight.data = torch.randn(1032, device="cuda").half()[offset : offset + 1024]
+        torch.testing.assert_close(made(x), model(x), rtol=1e-2, atol=1e-2)

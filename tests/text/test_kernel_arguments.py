@@ -203,6 +203,14 @@ def test_threads_do_not_mix_their_arguments(driver):
         assert launch.config.stream - offset - STREAM in range(3)
 
 
+def test_one_thread_at_a_time_makes_room(driver, monkeypatch):
+    """Among launches that a kernel remembers: two threads would drop the same one."""
+    k, held = kernel(), []
+    monkeypatch.setattr("convgen.runtime.kernel.keep", lambda *_: held.append(k._lock.locked()))
+    k(array(IMAGE, X), array(FILTER, W), b=array(BIAS, B), out=array(RESULT, Y), stream=STREAM)
+    assert held == [True]
+
+
 # ---- what is refused ----------------------------------------------------------------------------
 
 

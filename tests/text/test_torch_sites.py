@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,11 +12,13 @@ from torch import nn  # noqa: E402
 
 import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
-from convgen.torch import launch  # noqa: E402
+from convgen.torch import launch, ops  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
-from convgen.torch.network import sites  # noqa: E402
+from convgen.torch.network import inductor, sites  # noqa: E402
 
 pytest.importorskip("torch._inductor.codegen.custom_extern_kernel_codegen")
+
+ARGUMENTS = "relu", [1, 1], [0, 0], [1, 1], 1
 
 
 class Joins(nn.Module):
@@ -44,19 +49,17 @@ def test_the_code_of_a_network_has_sites(made):
         torch.testing.assert_close(ready(x), model(x), rtol=1e-5, atol=1e-5)
 
 
-def test_code_for_any_sizes_calls_the_operators(made):
-    sites.write_sites()
+@pytest.mark.parametrize(("convgens", "dynamic", "sites_of"), [(True, False, 1), (True, True, 0), (False, False, 0)])
+def test_code_for_any_sizes_and_of_other_graphs_calls_the_operators(convgens, dynamic, sites_of, made):
+    sites.write_sites(inductor.is_brief)
     weight = torch.randn(5, 4, 3, 3)
     torch.compiler.reset()
-    function = torch.compile(lambda x: ct.conv2d(x, weight, activation="relu").sin(), dynamic=True)
-    for size in (5, 7):
-        x = torch.randn(2, 4, size, size)
-        expected = torch.nn.functional.conv2d(x, weight).relu().sin()
-        torch.testing.assert_close(function(x), expected, rtol=1e-5, atol=1e-5)
-    assert not made
-
-
-ARGUMENTS = "relu", [1, 1], [0, 0], [1, 1], 1
+    function = torch.compile(lambda x: torch.ops.convgen.fused_conv(x, weight, [], *ARGUMENTS).sin(), dynamic=dynamic)
+    with inductor.brief() if convgens else nullcontext(), torch._inductor.config.patch(force_disable_caches=True):
+        for x in (torch.randn(2, 4, 5, 5), torch.randn(2, 4, 7, 7))[: 1 + dynamic]:
+            expected = torch.nn.functional.conv2d(x, weight).relu().sin()
+            torch.testing.assert_close(function(x), expected, rtol=1e-5, atol=1e-5)
+    assert len(made) == sites_of
 
 
 @pytest.fixture
@@ -88,6 +91,29 @@ def test_a_site_asks_again_where_tensors_are_not_aligned(tensors, monkeypatch):
     expected = torch.nn.functional.conv2d(odd, weight).relu()
     torch.testing.assert_close(call(odd, weight, operands), expected, rtol=1e-5, atol=1e-5)
     assert call(x, weight, operands) == "made"
+
+
+def test_what_no_kernel_serves_is_asked_once(tensors, monkeypatch):
+    asked = []
+    monkeypatch.setattr(launch, "served", lambda *given, out=None: asked.append(given) or Served(None, "no kernel"))
+    call = sites.site("fused_conv", *ARGUMENTS)
+    for _ in range(2):
+        call(*tensors)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_gradients_that_are_not_decided_are_asked_for_again(tensors, decided, monkeypatch):
+    asked = []
+    choices = SimpleNamespace(launch=lambda gradient: asked.append(gradient), is_decided=lambda gradient: decided)
+    monkeypatch.setattr(ops, "choices", choices)
+    x, weight, _ = tensors
+    grad = torch.randn(2, 5, 4, 4)
+    call = sites.site("conv_input", list(x.shape), [1, 1], [0, 0], [1, 1], 1)
+    expected = torch.nn.grad.conv2d_input(x.shape, weight, grad)
+    for _ in range(2):
+        torch.testing.assert_close(call(grad, weight), expected, rtol=1e-4, atol=1e-4)
+    assert len(asked) == (1 if decided else 2)
 
 
 @pytest.mark.parametrize("refuses", [True, False])

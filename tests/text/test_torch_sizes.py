@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 
 import pytest
@@ -53,6 +54,50 @@ def test_graphs_of_sizes_that_change_are_prepared_for_a_few(inductor, monkeypatc
     of_convolutions = [report for report in reports if report.rows]
     assert 0 < len(of_convolutions) <= 2 * (1 + backend.MOST_KINDS)
     assert len(reports) - len(of_convolutions) <= 4
+
+
+@pytest.mark.parametrize("first_is_fake", [False, True])
+def test_what_cannot_be_prepared_is_no_kind(first_is_fake, monkeypatch):
+    """Memory that was short once, or fake tensors, say nothing of later sizes."""
+    prepared = []
+
+    def prepare_or_not(*arguments):
+        prepared.append(arguments)
+        if len(prepared) == 1:
+            raise torch.OutOfMemoryError("there was none")
+        return make(*arguments)
+
+    make = backend.Prepared
+    monkeypatch.setattr(backend, "Prepared", prepare_or_not)
+    torch.compiler.reset()
+    convolution = nn.Conv2d(3, 4, 3).eval()
+    fast = torch.compile(convolution, backend=ct.compile_graph, dynamic=True, options={"inductor": False})
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if first_is_fake:
+            with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+                fast(torch.randn(2, 3, 6, 6))
+            prepared.append(())
+        for count in (2, 3, 4):
+            x = torch.randn(count, 3, 7, 7)
+            torch.testing.assert_close(fast(x), convolution(x), rtol=1e-4, atol=1e-4)
+    assert len(prepared) == (4 if first_is_fake else 3)
+
+
+def test_sizes_that_inductor_does_not_compile_for_are_left_to_aten(monkeypatch):
+    def fails(*arguments):
+        raise RuntimeError("no code for these")
+
+    monkeypatch.setattr(backend, "for_any_sizes", lambda function, options: fails)
+    torch.compiler.reset()
+    fast = torch.compile(lambda x: x.sin() * 2, backend=ct.compile_graph, dynamic=True)
+    with torch.no_grad():
+        near = {n: fast(torch.full((n, 3), 0.5)) for n in (4,)}
+        with pytest.warns(UserWarning, match="leaves a graph to aten, for sizes that change"):
+            near[5] = fast(torch.full((5, 3), 0.5))
+        near[6] = fast(torch.full((6, 3), 0.5))
+    for n, found in near.items():
+        torch.testing.assert_close(found, torch.full((n, 3), 0.5).sin() * 2)
 
 
 def test_parts_of_a_model_are_prepared_for_a_few_sizes():

@@ -9,13 +9,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from importlib.metadata import entry_points
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from convgen.spec import known_tuning
+from convgen.torch.network.inductor import for_any_sizes
 from convgen.torch.network.prepare import MOST_KINDS, Options, Prepared, kind, make_room, without_data
 from convgen.torch.network.report import Report, told, warn
 from convgen.torch.network.trace import tracing
@@ -92,7 +92,12 @@ class _OfModule:
     def __init__(self) -> None:
         self.prepared: dict[Any, _Ready] = {}
         self.shared: Any = weakref.WeakValueDictionary()
-        self.has_convolutions = False
+        self.reports: list[Report] = []
+
+    def has_enough(self) -> bool:
+        """Of kinds, for a graph of sizes that change from call to call, as the number of objects in an image does: each
+        takes seconds, and where none has a convolution, none gains by it."""
+        return len(self.reports) >= (MOST_KINDS if any(report.rows for report in self.reports) else 1)
 
 
 class _Graph:
@@ -111,13 +116,14 @@ class _Graph:
         self._of_modules: Any = torch.utils.weak.WeakIdKeyDictionary()
         self._without_weights = _OfModule()
         self._is_symbolic = any(isinstance(given, torch.SymInt) for given in example_inputs)
+        self._any_sizes: Callable[..., Any] | None = None
 
     def __call__(self, *given: Any) -> Any:
         arguments = [each.item() if i in self._numbers else each for i, each in enumerate(given)]
         key = tuple(kind(arguments[i]) for i in self._inputs)
         of = self._of_module(arguments)
         found = of.prepared.get(key) if of else None
-        if found is None and of and self._has_enough(of):
+        if found is None and self._is_symbolic and of and of.has_enough():
             return self._for_any_sizes(*arguments)
         if found is None:
             with tracing():
@@ -127,17 +133,21 @@ class _Graph:
     def _of_module(self, arguments: Sequence[Any]) -> _OfModule | None:
         return self._of_modules.get(arguments[self._weights[0]]) if self._weights else self._without_weights
 
-    def _has_enough(self, of: _OfModule) -> bool:
-        """Whether no more kinds are prepared: sizes change from call to call, as the number of objects in an image
-        does, and a kind takes seconds."""
-        return self._is_symbolic and len(of.prepared) >= (MOST_KINDS if of.has_convolutions else 1)
-
-    @cached_property
-    def _for_any_sizes(self) -> Callable[..., Any]:
-        """As Inductor compiles the graph, for symbols in place of sizes."""
-        if not self._options.inductor:
-            return cast(Callable[..., Any], self._function)
-        return torch.compile(self._function, dynamic=True, options=dict(self._options.config))
+    def _for_any_sizes(self, *arguments: Any) -> Any:
+        """As Inductor compiles the graph, for symbols in place of sizes, or as it is where that fails."""
+        if not self._options.inductor or self._any_sizes is self._function:
+            return self._function(*arguments)
+        if self._any_sizes is None:
+            self._any_sizes = for_any_sizes(self._function, self._options.config)
+        try:
+            return self._any_sizes(*arguments)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            results = self._function(*arguments)  # which raises what is wrong with the arguments
+            warn(f"convgen leaves a graph to aten, for sizes that change from call to call: {told(error)}")
+            self._any_sizes = self._function
+            return results
 
     def _as_it_is(self, arguments: Sequence[Any]) -> Any:
         return self._function(*arguments)
@@ -186,7 +196,7 @@ class _Graph:
             _tell(Report(notes=[f"nothing was optimized: {reason}"]))
             return self._as_it_is
         _tell(made.report)
-        of.has_convolutions |= bool(made.report.rows)
+        of.reports.append(made.report)
         return functools.partial(self._run, made, views)
 
     def _run(self, prepared: Prepared, views: Mapping[int, View], arguments: Sequence[Any]) -> Any:

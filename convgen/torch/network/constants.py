@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 import operator
 import threading
 from collections.abc import Collection, Hashable, Sequence
@@ -131,7 +130,7 @@ class Packed:
         self._pack, self._seen, self._alive = pack, _state(weights), _memory(weights)
         self._kinds = _kinds(weights)
         self._lock = threading.Lock()
-        self._held = [value.detach() for value in self._values(weights)]
+        self._held = [_aligned(value.detach()) for value in self._values(weights)]
 
     def held_by(self, run: GraphModule) -> None:
         """Gives a module the constants."""
@@ -167,10 +166,10 @@ class Packed:
         for held, value in zip(self._held, values, strict=True):
             if value.untyped_storage()._cdata not in own:
                 held.copy_(value)
-            elif held.stride() != value.stride() or _alignment(value) < _alignment(held):
+            elif held.stride() != value.stride():
                 raise OtherWeights
             else:
-                held.data = value
+                held.data = _aligned(value)
 
     def _values(self, weights: Sequence[Any]) -> Sequence[Any]:
         # ordinary tensors, also where they are first packed in inference mode: later calls need not be in it
@@ -205,9 +204,13 @@ def _memory(weights: Sequence[Any]) -> list[Any]:
     return [w.untyped_storage() for w in weights]
 
 
-def _alignment(tensor: Any) -> int:
-    """Bytes, as far as Inductor's kernels rely on them."""
-    return math.gcd(tensor.data_ptr(), WIDEST)
+def _aligned(value: Any) -> Any:
+    """A tensor, or a copy that lies alike and begins at a multiple of 16 bytes: on a GPU, Inductor's kernels rely on
+    that for what a graph holds."""
+    if not value.is_cuda or value.data_ptr() % WIDEST == 0:
+        return value
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    return value.as_strided((extent,), (1,)).clone().as_strided(value.shape, value.stride())
 
 
 def _state(weights: Sequence[Any]) -> list[Any]:

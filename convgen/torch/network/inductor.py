@@ -34,7 +34,7 @@ def compiled(run: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Cal
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    write_sites()
+    write_sites(is_brief)
     # else AOTAutograd takes a module's buffers for inputs that lie elsewhere at each call: Inductor's code looks at the
     # alignment of each, and its CUDA graphs copy them all
     run.meta.setdefault("dynamo_compile_id", None)
@@ -46,6 +46,29 @@ def compiled(run: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Cal
         return inductor(run, fakes, keyed(options))
 
 
+def for_any_sizes(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """A function as Inductor compiles it, at its first call, for symbols in place of sizes.
+
+    It has no CUDA graphs, of which each size would be one, and may be called amid those of others: to torch, a call of
+    something that is compiled ends the life of what graphs gave before, so what counts these is put back."""
+    from torch._dynamo.mutation_guard import GenerationTracker
+    from torch._inductor import compile_fx as fx
+
+    def backend(graph_module: Any, inputs: Sequence[Any]) -> Any:
+        return fx.compile_fx(graph_module, list(inputs), config_patches={**options, "triton.cudagraphs": False})
+
+    made = torch.compile(function, backend=backend, dynamic=True)
+
+    def call(*arguments: Any) -> Any:
+        generation = GenerationTracker.generation
+        try:
+            return made(*arguments)
+        finally:
+            GenerationTracker.generation = generation
+
+    return call
+
+
 @contextmanager
 def brief() -> Iterator[None]:
     """Within, and in this thread, Inductor tells of any operator by its name alone."""
@@ -54,6 +77,11 @@ def brief() -> Iterator[None]:
         yield
     finally:
         _brief.reset(before)
+
+
+def is_brief() -> bool:
+    """Whether Inductor compiles something of convgen's."""
+    return _brief.get()
 
 
 class _Version(CustomGraphPass):

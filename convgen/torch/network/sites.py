@@ -33,7 +33,7 @@ _TENSORS = {
 
 def site(name: str, *constants: Any) -> Callable[..., Any]:
     """The operator of this name as a function of its tensors, whose shapes, strides and types never change."""
-    operator = getattr(torch.ops.convgen, name).default
+    by_operator = _by_operator(name, constants)
     launch: Launch | None = None
 
     def call(*tensors: Any) -> Any:
@@ -41,43 +41,67 @@ def site(name: str, *constants: Any) -> Callable[..., Any]:
         if launch is None:
             launch = _launch_of(name, tensors, constants)
         if launch is None:
-            return operator(*tensors, *constants)
+            return by_operator(*tensors)
         try:
             return launch(*tensors)
         except ConvgenError:  # of an address that the kernel's loads cannot have
-            return operator(*tensors, *constants)
+            return by_operator(*tensors)
 
     return call
 
 
+def _by_operator(name: str, constants: Sequence[Any]) -> Launch:
+    operator = getattr(torch.ops.convgen, name).default
+    return lambda *tensors: operator(*tensors, *constants)
+
+
 def _launch_of(name: str, tensors: Sequence[Any], constants: Sequence[Any]) -> Launch | None:
-    """What launches the kernel that serves; None where none does, perhaps for now: tensors that are not aligned may be
-    at the next call, for which other kernels serve."""
-    from convgen.torch import launch, ops, summed
-    from convgen.torch.asked import WithBias
+    """What launches the kernel that serves, or the operator where none does; None where that is not known yet: tensors
+    that are not aligned may be at the next call, for which other kernels serve."""
+    from convgen.torch import launch
 
     given = [each for each in torch.utils._pytree.tree_leaves(tensors) if each is not None]
-    if not _is_on_gpu(given[0]) or any(map(launch.begins, given)):
+    if not _is_on_gpu(given[0]):
+        return _by_operator(name, constants)
+    if any(map(launch.begins, given)):
         return None
-    if name in ("fused_conv", "conv_sums"):
-        asked = summed.of_convolution(*tensors, *constants) if name == "conv_sums" else None
-        return (asked.served() if asked else launch.served(*tensors, *constants)).launch
-    if name == "fused_conv_into":
-        out, *reads = tensors
-        into = launch.served(*reads, *constants, out=out).launch
-        return into and (lambda out, *reads: into(*reads, out))
+    if name in ("conv_input", "conv_weight", "conv_weight_bias"):
+        return _gradient(name, tensors, constants)
+    return _forward(name, tensors, constants) or _by_operator(name, constants)
+
+
+def _forward(name: str, tensors: Sequence[Any], constants: Sequence[Any]) -> Launch | None:
+    """What is fused, or gives sums, is convgen's wherever it serves."""
+    from convgen.torch import launch, ops, summed
+
+    if name == "conv_sums":
+        return summed.of_convolution(*tensors, *constants).served().launch
+    if name == "conv_input_sums":
+        return summed.of_input(*tensors, *constants).served().launch
+    if name == "fused_conv":
+        return launch.served(*tensors, *constants).launch
     if name == "conv":
         input, weight, bias = tensors
         plain = launch.served(input, weight, *ops.as_operands(bias, input.dim()), *constants).launch
         return plain and (lambda x, w, b: plain(x, w, ops.as_operands(b, x.dim())[0]))
-    if name == "conv_input_sums":
-        return summed.of_input(*tensors, *constants).served().launch
-    ask = ops.of_input if name == "conv_input" else ops.of_weight
-    if name != "conv_weight_bias":
-        gradient = ops.choices.launch(ask(*tensors, *constants))
-        return gradient and (lambda first, second: gradient(first, second, ()))
-    both = ops.choices.launch(WithBias(ask(*tensors, *constants)))
-    return both and (lambda first, second: ops.with_bias(both(first, second, ())))
+    out, *reads = tensors
+    into = launch.served(*reads, *constants, out=out).launch
+    return into and (lambda out, *reads: into(*reads, out))
+
+
+def _gradient(name: str, tensors: Sequence[Any], constants: Sequence[Any]) -> Launch | None:
+    """By choice: of convgen or aten."""
+    from convgen.torch import ops
+    from convgen.torch.asked import WithBias
+
+    bare = (ops.of_input if name == "conv_input" else ops.of_weight)(*tensors, *constants)
+    asked = WithBias(bare) if name == "conv_weight_bias" else bare
+    launch = ops.choices.launch(asked)
+    if launch is None:
+        return _by_operator(name, constants) if ops.choices.is_decided(asked) else None
+    if name == "conv_weight_bias":
+        return lambda first, second: ops.with_bias(launch(first, second, ()))
+    return lambda first, second: launch(first, second, ())
 
 
 def _is_on_gpu(tensor: Tensor) -> bool:
@@ -85,24 +109,25 @@ def _is_on_gpu(tensor: Tensor) -> bool:
 
 
 @cache
-def write_sites() -> None:
-    """From here Inductor's code has sites."""
+def write_sites(is_convgens: Callable[[], bool]) -> None:
+    """From here the code that Inductor writes has sites where `is_convgens` says so: what it keeps of other graphs for
+    later processes is for any version of convgen."""
     try:
         from torch._inductor.codegen.custom_extern_kernel_codegen import CUSTOM_EXTERN_KERNEL_CODEGEN, CustomCodegen
     except ImportError:  # it is not public: another torch may not have it
         return
     for name in _TENSORS:
-        write = partial(_write_call, name)
+        write = partial(_write_call, name, is_convgens)
         CUSTOM_EXTERN_KERNEL_CODEGEN[f"torch.ops.convgen.{name}.default"] = CustomCodegen(python=write)
 
 
-def _write_call(name: str, node: Any, writeline: Callable[[Any], None]) -> None:
+def _write_call(name: str, is_convgens: Callable[[], bool], node: Any, writeline: Callable[[Any], None]) -> None:
     """Writes the call of an operator that Inductor has no lowering for."""
     from torch._inductor.codegen.wrapper import ExternKernelAllocLine
     from torch._inductor.virtualized import V
 
     wrapper = V.graph.wrapper_code
-    if not _has_fixed_sizes(node):
+    if not (is_convgens() and _has_fixed_sizes(node)):
         writeline(ExternKernelAllocLine(wrapper, node))
         return
     arguments = [*node.codegen_args(), *node.codegen_kwargs()]

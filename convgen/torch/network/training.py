@@ -24,7 +24,7 @@ from convgen.ir.problem import Op
 from convgen.torch import ops
 from convgen.torch.asked import Asked, Bare, Forward, Gradient, Summed, of_backward, of_convolution, order_of
 from convgen.torch.choices import Choices
-from convgen.torch.network.inductor import brief, keyed
+from convgen.torch.network.inductor import brief, is_brief, keyed
 from convgen.torch.network.layouts import same_strides
 from convgen.torch.network.prepare import Options
 from convgen.torch.network.report import Report, Row
@@ -67,7 +67,7 @@ def compile_training(
     from torch._functorch import config as functorch
     from torch._inductor import compile_fx as fx
 
-    write_sites()
+    write_sites(is_brief)
 
     def by_inductor(graph_module: Any, inputs: Sequence[Any], **facts: Any) -> Any:
         with brief():
