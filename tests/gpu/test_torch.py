@@ -388,3 +388,39 @@ def test_weights_may_begin_anywhere(compiled):
     for offset in (1, 0, 3, 1):
         model[2].weight.data = torch.randn(1032, device="cuda").half()[offset : offset + 1024]
         torch.testing.assert_close(made(x), model(x), rtol=1e-2, atol=1e-2)
+
+
+@torch.no_grad()
+def test_inductors_graphs_see_new_inputs_and_weights():
+    parts = nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 16, 1), nn.Flatten()
+    model = nn.Sequential(*parts, nn.LayerNorm(16 * 8 * 8)).cuda().half().eval()
+    x = torch.randn(2, 16, 8, 8, device="cuda").half()
+    fast = ct.optimize(model, x, options={"triton.cudagraphs": True})
+    for step in range(16):
+        if step == 5:  # packed anew into the memory that the graph reads
+            model[0].weight.mul_(1.5)
+        if step == 8:  # which lies elsewhere, and is read as it lies
+            model[5].weight.data = torch.rand_like(model[5].weight) + 0.5
+        given = torch.randn(3 if step in (10, 11, 12) else 2, 16, 8, 8, device="cuda").half()
+        torch.testing.assert_close(fast(given).clone(), model(given), rtol=2e-2, atol=2e-2)
+
+
+@torch.no_grad()
+def test_sizes_that_change_from_call_to_call():
+    """The number of images that are chosen, as of objects in an image."""
+
+    class Chooses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features, self.head = nn.Conv2d(8, 16, 3), nn.Conv2d(16, 8, 3)
+
+        def forward(self, x):
+            return self.head(self.features(x).relu()[x.flatten(1).amax(1) > 0]).mean((2, 3))
+
+    model = Chooses().cuda().half().eval()
+    torch.compiler.reset()
+    fast = torch.compile(model, backend=ct.compile_graph)
+    for count in (3, 5, 2, 7, 4, 6, 9, 8, 11, 10, 12, 5):
+        x = torch.randn(count + 1, 8, 12, 12, device="cuda").half()
+        x[count] = -1
+        torch.testing.assert_close(fast(x), model(x), rtol=2e-2, atol=2e-2)
