@@ -25,16 +25,16 @@ from at_hand import need_gpu
 CALLS, ROUNDS = 100, 5
 
 
-def per_call(model: Callable[..., Any], inputs: tuple[Any, ...]) -> float:
+def per_call(model: Callable[..., Any], inputs: tuple[Any, ...] = (), calls: int = CALLS) -> float:
     """Milliseconds."""
     import torch
 
     torch.cuda.synchronize()
     start = time.perf_counter()
-    for _ in range(CALLS):
+    for _ in range(calls):
         model(*inputs)
     torch.cuda.synchronize()
-    return (time.perf_counter() - start) / CALLS * 1000
+    return (time.perf_counter() - start) / calls * 1000
 
 
 def measure(name: str, batch: int, graphs: bool) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A training step of ResNet-50: eager cuDNN, torch.compile and convgen's backend of it (convgen), which also without
-BatchNorm's sums fused into convolutions (separate), each a CUDA graph, in turn.
+BatchNorm's sums fused into convolutions (separate), each a CUDA graph, in turn; and `plain_ms`, of steps that a program
+calls one after another.
 
     python benchmarks/training.py --batches 64 --out training.json
     python benchmarks/training.py --budget 500 --out training.json            # batch 8, 64 and 256, as far as it goes
@@ -18,11 +19,13 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import plain_calls
 import records
 from at_hand import need_gpu
 
@@ -31,6 +34,8 @@ from convgen.bench.measure import Captured, time_in_turn
 
 #: Steps before the one that is captured.
 STEPS = 10
+#: In a round of plain steps.
+PLAIN_STEPS = 20
 SIDE, CLASSES = 224, 1000
 ENTRANTS = ("eager", "compile", "convgen", "separate")
 #: Keys of a row that compare convgen's entrants with the others.
@@ -100,11 +105,11 @@ def measure(network: str, batch: int, entrants: tuple[str, ...], backend: TorchB
     model = model.train().cuda().to(memory_format=torch.channels_last)
     x = torch.randn((batch, 3, SIDE, SIDE), device="cuda").to(memory_format=torch.channels_last)
     target = torch.randint(CLASSES, (batch,), device="cuda")
-    graphs, losses, prepared = {}, {}, {}
+    graphs, losses, prepared, steps = {}, {}, {}, {}
     layers: list[dict[str, Any]] = []
     for entrant in entrants:
         start = time.monotonic()
-        step = Training(copy.deepcopy(model), compiler(entrant), x, target)
+        steps[entrant] = step = Training(copy.deepcopy(model), compiler(entrant), x, target)
         graphs[entrant], losses[entrant] = captured(step, backend)
         prepared[entrant] = round(time.monotonic() - start, 1)
         if entrant == "convgen":
@@ -112,7 +117,9 @@ def measure(network: str, batch: int, entrants: tuple[str, ...], backend: TorchB
         print(f"{network} n={batch} {entrant}: ready in {prepared[entrant]} s", flush=True)
     timings = dict(zip(graphs, time_in_turn([[graph] for graph in graphs.values()], backend), strict=True))
     ms = {entrant: round(timing.us / 1000, 4) for entrant, timing in timings.items()}
-    row: dict[str, Any] = {"network": network, "batch": batch, "ms": ms}
+    rounds = [[plain_calls.per_call(step, calls=PLAIN_STEPS) for step in steps.values()] for _ in range(3)]
+    plain = {entrant: round(statistics.median(taken), 4) for entrant, *taken in zip(steps, *rounds, strict=True)}
+    row: dict[str, Any] = {"network": network, "batch": batch, "ms": ms, "plain_ms": plain}
     others = [taken for entrant, taken in ms.items() if entrant not in COMPARED]
     row |= {name: round(min(others) / ms[entrant], 3) for entrant, name in COMPARED.items() if entrant in ms and others}
     if "eager" in losses:
@@ -141,7 +148,8 @@ def main() -> None:
             continue
         row = measure(arguments.network, batch, tuple(arguments.entrants), backend)
         rows.append(row)
-        shown = {name: row[name] for name in ("ms", *COMPARED.values(), "apart", "prepare_s") if name in row}
+        told = "ms", "plain_ms", *COMPARED.values(), "apart", "prepare_s"
+        shown = {name: row[name] for name in told if name in row}
         print(f"{arguments.network} n={batch}: {shown}", flush=True)
         if arguments.out:
             records.write(arguments.out, rows=rows)
