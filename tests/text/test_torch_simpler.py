@@ -53,3 +53,17 @@ def test_without_inductor_parts_are_left(monkeypatch) -> None:
         optimized = ct.optimize(model, x, inductor=False)
     with torch.no_grad():
         torch.testing.assert_close(optimized(x), model(x))
+
+
+def test_short_memory_is_told(monkeypatch) -> None:
+    def has_none(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
+
+    model, x = nn.Sequential(Small(), nn.Flatten()).eval(), torch.randn(2, 3, 6, 5)
+    monkeypatch.setattr(prepare, "fold_batch_norms", has_none)
+    with pytest.warns(UserWarning, match="memory is short for the whole: OutOfMemoryError: CUDA out of memory"):
+        optimized = ct.optimize(model, x, inductor=False)
+    monkeypatch.undo()
+    with torch.no_grad():
+        torch.testing.assert_close(optimized(x), model(x))
+    assert not any("traced" in note for note in optimized.report.notes)

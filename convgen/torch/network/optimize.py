@@ -236,7 +236,9 @@ class Optimized(Module):
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the model itself is always right
             if not limit_of_tracers(error):
                 _try(self.model, given.args, given.kwargs)
-            return self._in_parts(told(error), hooks_see(self.model) or isinstance(error, MakesLayers))
+            short = isinstance(error, torch.OutOfMemoryError)
+            why = "memory is short for the whole" if short else "the whole cannot be traced"
+            return self._in_parts(f"{why}: {told(error)}", hooks_see(self.model) or isinstance(error, MakesLayers))
 
     #: Said where a model is optimized in parts.
     _instead_of_parts = '\nhint: torch.compile(model, backend="convgen") compiles the code between them, too'
@@ -250,7 +252,7 @@ class Optimized(Module):
             warn(f"convgen.torch.optimize leaves the model as it is: {reason}")
             self._report = Report(notes=[f"nothing was optimized: {reason}"])
             return _Ready(self._as_it_is)
-        note = f"its parts are optimized at their first call, because the whole cannot be traced: {reason}"
+        note = f"its parts are optimized at their first call, because {reason}"
         warn(f"convgen.torch.optimize: {note}{self._instead_of_parts}")
         self._report = Report(notes=[note])
         return _Ready(lambda given: self._as_it_is(given, self._with_parts), self._refresh_parts)
