@@ -205,7 +205,7 @@ def _error(found: Any, exact: Any) -> float:
     return float((found[: len(exact)].double() - exact).norm() / exact.norm())
 
 
-def _made(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
+def model_and_inputs(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
     """The model and its arguments, with nothing compiled yet."""
     import torch
 
@@ -249,7 +249,7 @@ def prepare(name: str, batch: int) -> None:
 
     import convgen.torch as ct
 
-    model, inputs = _made(name, batch)
+    model, inputs = model_and_inputs(name, batch)
     with torch.no_grad():
         torch.compile(model, dynamic=False)(*inputs)
         ct.optimize(model, inputs)(*inputs)
@@ -260,7 +260,7 @@ def measure(name: str, batch: int, backend: TorchBackend, folder: Path | None) -
     import convgen.torch as ct
 
     torch, network = backend.torch, _network(name)
-    model, inputs = _made(name, batch)
+    model, inputs = model_and_inputs(name, batch)
     exact = _exact(model, inputs)
     compiled = torch.compile(model, dynamic=False)
     found, graphs, prepared = {}, {}, {}

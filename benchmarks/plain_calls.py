@@ -43,7 +43,7 @@ def measure(name: str, batch: int, graphs: bool) -> dict[str, Any]:
 
     import convgen.torch as ct
 
-    model, inputs = networks._made(name, batch)
+    model, inputs = networks.model_and_inputs(name, batch)
     with torch.no_grad():
         entrants = {
             "eager": model,

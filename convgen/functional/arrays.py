@@ -233,6 +233,11 @@ def inverse(order: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
+def span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements of memory from an array's first to its last, of which there are some."""
+    return 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+
+
 def strides_in(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     """Strides in elements of an array with axes in an order in memory."""
     return tuple(math.prod(shape[j] for j in order[order.index(i) + 1 :]) for i in range(len(shape)))

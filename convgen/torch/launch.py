@@ -140,14 +140,15 @@ def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None, tune: st
 
         return Served(zeros)
     kernel = kernel_of((made.convolution.text, made.convolution.strategy, tune))
-    launch = _launcher(kernel, made, tensors, out, [(tuple(extents), sum_type) for extents in sums])
+    packed = [(extents, strides_in(extents, tuple(range(len(extents)))), sum_type) for extents in map(tuple, sums)]
+    launch = _launcher(kernel, made, tensors, out, packed)
     return Served(launch, "", f"{kernel.manifest.strategy}: {kernel.manifest.config}", made.convolution.text)
 
 
 def _launcher(
-    kernel: Kernel, made: Recipe, tensors: Sequence[Tensor], out: Tensor | None, sums: Sequence[tuple[Any, torch.dtype]]
+    kernel: Kernel, made: Recipe, tensors: Sequence[Tensor], out: Tensor | None, sums: Sequence[tuple[Any, ...]]
 ) -> Callable[..., Any]:
-    """What launches the kernel for tensors like those given; `sums` are the shapes and types of further results.
+    """What launches the kernel for tensors like those given; `sums` are shapes, strides and types of further results.
 
     A call with addresses that an earlier one had is enqueued at once: tensors like these lie as the kernel wants, and
     their views begin where they do.  So this is as short as Python allows."""
@@ -155,17 +156,16 @@ def _launcher(
     strides, index, allocate = strides_in(shape, order), device.index, _allocator(device)
     views = [_viewer(tensor, view) for tensor, view in zip(tensors, made.views, strict=True)]
     view_out = _viewer(out, View(order)) if out is not None else None
-    types = (*[tensor.dtype for tensor in tensors], dtype, *[sum_type for _, sum_type in sums])
+    types = (*[tensor.dtype for tensor in tensors], dtype, *[sum_type for *_, sum_type in sums])
     known: dict[tuple[Any, ...], Callable[[], None]] = {}
     is_captured = None
     if not any(view.copied for view in made.views):
         _, known, is_captured = kernel.launches(TORCH_TENSORS, index, types)
     stream = TORCH_TENSORS.reading.current
-    packed_sums = [(extents, strides_in(extents, tuple(range(len(extents)))), each) for extents, each in sums]
 
     def launch(input: Tensor, weight: Tensor, operands: Sequence[Tensor], out: Tensor | None = None) -> Any:
         value = allocate(shape, strides, dtype) if out is None else out
-        further = [allocate(*each) for each in packed_sums] if sums else ()
+        further = [allocate(*each) for each in sums] if sums else ()
         handle, given = stream(index), (input, weight, *operands, value, *further)
         enqueue = known.get((handle, *[tensor.data_ptr() for tensor in given]))
         if enqueue is not None and not (is_captured and is_captured(handle)):
@@ -181,7 +181,7 @@ def _launcher(
 
 
 def _allocator(device: torch.device) -> Callable[[Sequence[int], Sequence[int], torch.dtype], Tensor]:
-    """What makes an empty tensor on a GPU, as Inductor's code does, in a third of the time of torch.empty_strided."""
+    """What makes an empty tensor on a GPU, as Inductor's code does."""
     quick = getattr(getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", None)
     if quick is None or device.type != "cuda":
         return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)

@@ -116,7 +116,8 @@ class _Graph:
         self._of_modules: Any = torch.utils.weak.WeakIdKeyDictionary()
         self._without_weights = _OfModule()
         self._is_symbolic = any(isinstance(given, torch.SymInt) for given in example_inputs)
-        self._any_sizes: Callable[..., Any] | None = None
+        #: As Inductor compiles the graph, at the first call, for symbols in place of sizes; or the graph itself.
+        self._any_sizes: Callable[..., Any] | None = None if options.inductor else graph_module
 
     def __call__(self, *given: Any) -> Any:
         arguments = [each.item() if i in self._numbers else each for i, each in enumerate(given)]
@@ -134,13 +135,13 @@ class _Graph:
         return self._of_modules.get(arguments[self._weights[0]]) if self._weights else self._without_weights
 
     def _for_any_sizes(self, *arguments: Any) -> Any:
-        """As Inductor compiles the graph, for symbols in place of sizes, or as it is where that fails."""
-        if not self._options.inductor or self._any_sizes is self._function:
-            return self._function(*arguments)
-        if self._any_sizes is None:
-            self._any_sizes = for_any_sizes(self._function, self._options.config)
+        run = self._any_sizes
+        if run is None:
+            run = self._any_sizes = for_any_sizes(self._function, self._options.config)
+        if run is self._function:
+            return run(*arguments)
         try:
-            return self._any_sizes(*arguments)
+            return run(*arguments)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:

@@ -17,7 +17,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from convgen.functional.arrays import WIDEST
+from convgen.functional.arrays import WIDEST, span
 from convgen.torch.network.trace import call
 
 Node = Any
@@ -209,8 +209,8 @@ def _aligned(value: Any) -> Any:
     that for what a graph holds."""
     if not value.is_cuda or value.data_ptr() % WIDEST == 0:
         return value
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
-    return value.as_strided((extent,), (1,)).clone().as_strided(value.shape, value.stride())
+    memory = value.as_strided((span(value.shape, value.stride()),), (1,))
+    return memory.clone().as_strided(value.shape, value.stride())
 
 
 def _state(weights: Sequence[Any]) -> list[Any]:

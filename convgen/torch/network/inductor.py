@@ -34,7 +34,6 @@ def compiled(run: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Cal
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    write_sites(is_brief)
     # else AOTAutograd takes a module's buffers for inputs that lie elsewhere at each call: Inductor's code looks at the
     # alignment of each, and its CUDA graphs copy them all
     run.meta.setdefault("dynamo_compile_id", None)
@@ -71,7 +70,8 @@ def for_any_sizes(function: Callable[..., Any], options: Mapping[str, Any]) -> C
 
 @contextmanager
 def brief() -> Iterator[None]:
-    """Within, and in this thread, Inductor tells of any operator by its name alone."""
+    """Within, and in this thread, Inductor tells of any operator by its name alone, and calls convgen's by sites."""
+    write_sites(is_brief)
     before = _brief.set(True)
     try:
         yield

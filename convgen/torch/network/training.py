@@ -24,11 +24,10 @@ from convgen.ir.problem import Op
 from convgen.torch import ops
 from convgen.torch.asked import Asked, Bare, Forward, Gradient, Summed, of_backward, of_convolution, order_of
 from convgen.torch.choices import Choices
-from convgen.torch.network.inductor import brief, is_brief, keyed
+from convgen.torch.network.inductor import brief, keyed
 from convgen.torch.network.layouts import same_strides
 from convgen.torch.network.prepare import Options
 from convgen.torch.network.report import Report, Row
-from convgen.torch.network.sites import write_sites
 from convgen.torch.network.sums import Ending, ending_of
 from convgen.torch.network.trace import call, is_call, value_of
 from convgen.torch.summed import operator_of
@@ -66,8 +65,6 @@ def compile_training(
         return aot_autograd(**passes, partition_fn=partition, keep_inference_input_mutations=True)(graph_module, inputs)
     from torch._functorch import config as functorch
     from torch._inductor import compile_fx as fx
-
-    write_sites(is_brief)
 
     def by_inductor(graph_module: Any, inputs: Sequence[Any], **facts: Any) -> Any:
         with brief():

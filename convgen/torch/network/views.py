@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from convgen.functional.arrays import order_of
+from convgen.functional.arrays import order_of, span
 from convgen.torch.network.layouts import Layout
 from convgen.torch.network.trace import faked
 
@@ -84,8 +84,7 @@ def views_among(results: Sequence[Any]) -> dict[int, View]:
     for i, each in tensors:
         place, whole = wholes.get((each.untyped_storage()._cdata, _reads_as(each)), (i, each))
         offset = int(each.storage_offset() - whole.storage_offset())
-        last = offset + sum((size - 1) * stride for size, stride in zip(each.shape, each.stride(), strict=True))
-        if place != i and offset >= 0 and last < whole.numel():
+        if place != i and offset >= 0 and offset + span(each.shape, each.stride()) <= whole.numel():
             found[i] = View(place, tuple(each.shape), tuple(each.stride()), offset)
     return found
 
