@@ -1,10 +1,11 @@
 """A training step of ResNet-50: eager cuDNN, torch.compile and convgen's backend of it (convgen), which also without
 BatchNorm's sums fused into convolutions (separate), each a CUDA graph, in turn; and `plain_ms`, of steps that a program
-calls one after another.
+calls one after another, with --graphs also with Inductor's CUDA graphs of the two passes.
 
     python benchmarks/training.py --batches 64 --out training.json
     python benchmarks/training.py --budget 500 --out training.json            # batch 8, 64 and 256, as far as it goes
     python benchmarks/training.py --network resnet18 --entrants eager convgen --batches 8
+    python benchmarks/training.py --entrants compile convgen --graphs --batches 64 --out training.json
 
 A step is forward, loss, backward and SGD with momentum: bfloat16 by autocast, float32 weights, channels last,
 cudnn.benchmark on.  All entrants start from the same weights.  Their losses over the first steps, which also compile,
@@ -38,6 +39,8 @@ STEPS = 10
 PLAIN_STEPS = 20
 SIDE, CLASSES = 224, 1000
 ENTRANTS = ("eager", "compile", "convgen", "separate")
+#: Of plain steps alone.
+WITH_GRAPHS = ("compile, graphs", "convgen, graphs")
 #: Keys of a row that compare convgen's entrants with the others.
 COMPARED = {"convgen": "x", "separate": "x_separate"}
 
@@ -71,9 +74,10 @@ def compiler(entrant: str) -> Callable[[Any], Any]:
 
     if entrant == "eager":
         return lambda model: model
-    if entrant == "compile":
-        return lambda model: torch.compile(model, dynamic=False)
-    options = {"sums": entrant == "convgen"}
+    name, _, graphs = entrant.partition(", ")
+    if name == "compile":
+        return lambda model: torch.compile(model, dynamic=False, options={"triton.cudagraphs": bool(graphs)})
+    options = {"sums": name == "convgen", "triton.cudagraphs": bool(graphs)}
     return lambda model: torch.compile(model, backend=ct.compile_graph, dynamic=False, options=options)
 
 
@@ -92,7 +96,17 @@ def apart(found: list[float], right: list[float]) -> float:
     return max(abs(a - b) / abs(b) for a, b in zip(found, right, strict=True))
 
 
-def measure(network: str, batch: int, entrants: tuple[str, ...], backend: TorchBackend) -> dict[str, Any]:
+def plain(steps: dict[str, Training], backend: TorchBackend) -> dict[str, float]:
+    """Milliseconds of steps that are called one after another, on the stream of the first ones: there torch adds up
+    gradients."""
+    with backend.stream():
+        rounds = [[plain_calls.per_call(step, calls=PLAIN_STEPS) for step in steps.values()] for _ in range(5)]
+    return {entrant: round(statistics.median(taken), 4) for entrant, *taken in zip(steps, *rounds, strict=True)}
+
+
+def measure(
+    network: str, batch: int, entrants: tuple[str, ...], with_graphs: bool, backend: TorchBackend
+) -> dict[str, Any]:
     """One row: milliseconds of a step, losses, seconds of preparing, what computes each convolution."""
     import torchvision
 
@@ -117,9 +131,11 @@ def measure(network: str, batch: int, entrants: tuple[str, ...], backend: TorchB
         print(f"{network} n={batch} {entrant}: ready in {prepared[entrant]} s", flush=True)
     timings = dict(zip(graphs, time_in_turn([[graph] for graph in graphs.values()], backend), strict=True))
     ms = {entrant: round(timing.us / 1000, 4) for entrant, timing in timings.items()}
-    rounds = [[plain_calls.per_call(step, calls=PLAIN_STEPS) for step in steps.values()] for _ in range(3)]
-    plain = {entrant: round(statistics.median(taken), 4) for entrant, *taken in zip(steps, *rounds, strict=True)}
-    row: dict[str, Any] = {"network": network, "batch": batch, "ms": ms, "plain_ms": plain}
+    for entrant in WITH_GRAPHS if with_graphs else ():
+        steps[entrant] = step = Training(copy.deepcopy(model), compiler(entrant), x, target)
+        with backend.stream():
+            losses[entrant] = [step().item() for _ in range(STEPS)]
+    row: dict[str, Any] = {"network": network, "batch": batch, "ms": ms, "plain_ms": plain(steps, backend)}
     others = [taken for entrant, taken in ms.items() if entrant not in COMPARED]
     row |= {name: round(min(others) / ms[entrant], 3) for entrant, name in COMPARED.items() if entrant in ms and others}
     if "eager" in losses:
@@ -133,6 +149,7 @@ def main() -> None:
     parser.add_argument("--network", default="resnet50", help="a classifier of torchvision (default: resnet50)")
     parser.add_argument("--batches", nargs="+", type=int, default=[64, 8, 256])
     parser.add_argument("--entrants", nargs="+", choices=ENTRANTS, default=list(ENTRANTS))
+    parser.add_argument("--graphs", action="store_true", help="plain steps with Inductor's CUDA graphs, too")
     parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS", help="start no row after this time")
     parser.add_argument("--out", type=Path, help="JSON of all rows")
     parser.add_argument("--append", action="store_true", help="keep the rows that the file has, and measure the others")
@@ -146,7 +163,7 @@ def main() -> None:
     for batch in arguments.batches:
         if (arguments.network, batch) in known or time.monotonic() - start > arguments.budget:
             continue
-        row = measure(arguments.network, batch, tuple(arguments.entrants), backend)
+        row = measure(arguments.network, batch, tuple(arguments.entrants), arguments.graphs, backend)
         rows.append(row)
         told = "ms", "plain_ms", *COMPARED.values(), "apart", "prepare_s"
         shown = {name: row[name] for name in told if name in row}

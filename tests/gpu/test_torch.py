@@ -424,3 +424,31 @@ def test_sizes_that_change_from_call_to_call():
         x = torch.randn(count + 1, 8, 12, 12, device="cuda").half()
         x[count] = -1
         torch.testing.assert_close(fast(x), model(x), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_training_is_convgens_after_a_short_batch(mode):
+    """From then on Dynamo has symbols for the number of images."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(8, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
+        nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
+    ).to(device="cuda", **LAST)  # fmt: skip
+    own = copy.deepcopy(model).double()
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=ct.compile_graph, mode=mode)
+    for count in (8, 8, 8, 5, 8, 8, 5, 8):
+        x, target = torch.randn(count, 8, 20, 20, device="cuda").to(**LAST), torch.randint(10, (count,), device="cuda")
+        found, right = [], []
+        for net, function, given, gradients in ((model, compiled, x, found), (own, own, x.double(), right)):
+            net.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16, enabled=net is model):
+                loss = TF.cross_entropy(function(given), target)
+            loss.backward()
+            gradients += [p.grad.clone() for p in net.parameters() if p.dim() > 1]
+        for a, b in zip(found, right, strict=True):
+            near(a, b, 8e-2)
+    rows = [row for report in list(ct.reports())[-4:] for row in report]
+    assert rows and all("symbolic" not in row.why_not for row in rows)
+    assert any(row.kernel != "aten" for row in rows)

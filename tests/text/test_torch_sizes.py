@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections import deque
 
@@ -11,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import convgen.torch as ct  # noqa: E402
-from convgen.torch.network import backend, prepare  # noqa: E402
+from convgen.torch.network import backend, sizes, training_sizes  # noqa: E402
 
 COUNTS = (7, 3, 5, 2, 9, 4, 11, 6, 13, 8, 12, 10)
 
@@ -41,7 +42,7 @@ def images(count: int):
 def test_graphs_of_sizes_that_change_are_prepared_for_a_few(inductor, monkeypatch):
     reports = deque()
     monkeypatch.setattr(backend, "_reports", reports)
-    monkeypatch.setattr(backend, "MOST_KINDS", 2)
+    monkeypatch.setattr(sizes, "AT_ONCE", 1)
     torch.compiler.reset()
     model = Detector().eval()
     fast = torch.compile(model, backend=ct.compile_graph, options={"inductor": inductor})
@@ -52,7 +53,7 @@ def test_graphs_of_sizes_that_change_are_prepared_for_a_few(inductor, monkeypatc
                 torch.testing.assert_close(made, own, rtol=1e-4, atol=1e-4)
     # Dynamo compiles some graphs twice, for the first sizes and then for symbols
     of_convolutions = [report for report in reports if report.rows]
-    assert 0 < len(of_convolutions) <= 2 * (1 + backend.MOST_KINDS)
+    assert 0 < len(of_convolutions) <= 2 * (1 + sizes.AT_ONCE)
     assert len(reports) - len(of_convolutions) <= 4
 
 
@@ -81,7 +82,7 @@ def test_what_cannot_be_prepared_is_no_kind(first_is_fake, monkeypatch):
         for count in (2, 3, 4):
             x = torch.randn(count, 3, 7, 7)
             torch.testing.assert_close(fast(x), convolution(x), rtol=1e-4, atol=1e-4)
-    assert len(prepared) == (4 if first_is_fake else 3)
+    assert len(prepared) == 1 + sizes.AT_ONCE
 
 
 def test_sizes_that_inductor_does_not_compile_for_are_left_to_aten(monkeypatch):
@@ -109,4 +110,82 @@ def test_parts_of_a_model_are_prepared_for_a_few_sizes():
             with torch.no_grad():
                 for made, own in zip(fast(x), model(x), strict=True):
                     torch.testing.assert_close(made, own, rtol=1e-4, atol=1e-4)
-    assert [row.layer for row in fast.report].count("head") <= prepare.MOST_KINDS
+    assert [row.layer for row in fast.report].count("head") <= sizes.MOST_KINDS
+
+
+class Classifier(nn.Module):
+    """What a step may meet: sums over the batch, sizes that the code computes with, a number of the caller's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, stride=2)
+        self.norm, self.last = nn.BatchNorm2d(8), nn.Linear(8, 5)
+
+    def forward(self, x, scale):
+        y = self.second(self.norm(self.first(x)).relu())
+        flat = y.flatten(2).reshape(x.shape[0], 8, -1).mean(2) * scale
+        return self.last(flat) / x.shape[0], x.shape[0] + 1
+
+
+def steps(model, compiled, batches, scales):
+    """Losses and gradients of steps, and the number of images that the model gives."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for count, scale in zip(batches, scales, strict=True):
+        x = torch.randn(count, 3, 9, 9, generator=torch.Generator().manual_seed(count))
+        optimizer.zero_grad()
+        result, number = compiled(x.to(memory_format=torch.channels_last), scale)
+        loss = result.square().sum()
+        loss.backward()
+        optimizer.step()
+        yield [loss.detach(), torch.tensor(number), *[p.grad.clone() for p in model.parameters()]]
+
+
+def trained(batches, scales, **options):
+    """Compares steps with the model's own, and gives the reports."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    own = Classifier().to(memory_format=torch.channels_last)
+    other = copy.deepcopy(own)
+    compiled = torch.compile(other, backend=ct.compile_graph, options=options)
+    for found, right in zip(steps(other, compiled, batches, scales), steps(own, own, batches, scales), strict=True):
+        for a, b in zip(found, right, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    for a, b in zip(own.buffers(), other.buffers(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("inductor", [False, True])
+def test_the_last_batch_of_an_epoch_leaves_training_to_convgen(inductor, monkeypatch):
+    """Dynamo has symbols for sizes from there on, for which convgen has no kernels."""
+    reports = deque()
+    monkeypatch.setattr(backend, "_reports", reports)
+    batches = (4, 4, 3, 4, 3, 4)
+    trained(batches, [0.5] * len(batches), inductor=inductor)
+    reasons = {row.why_not for report in reports for row in report}
+    assert reasons == {"not on a GPU"}
+    # a forward and a backward pass of 4 images, and of 3 and 4 where Dynamo has symbols
+    assert len(reports) == 6
+
+
+def test_training_for_many_sizes_compiles_for_a_few(monkeypatch):
+    reports = deque()
+    monkeypatch.setattr(backend, "_reports", reports)
+    monkeypatch.setattr(sizes, "MOST_KINDS", 3)
+    batches = (3, 4, 5, 6, 7, 8, 5, 6, 7, 4)
+    trained(batches, [0.5] * len(batches), inductor=False)
+    symbolic = ["symbolic" in report.rows[0].why_not for report in reports]
+    # 3 images; 4 and 5, then any number; 5 again
+    assert symbolic == [False] * 6 + [True] * 2 + [False] * 2
+
+
+def test_numbers_that_change_from_step_to_step():
+    trained((4, 4, 3, 4, 5, 6), (0.5, 0.25, 1.5, 0.125, 2.0, 0.75), inductor=False)
+
+
+def test_training_that_does_not_compile_for_fixed_sizes_does_for_any(monkeypatch):
+    def fails(*arguments):
+        raise RuntimeError("no numbers here")
+
+    monkeypatch.setattr(training_sizes, "with_numbers", fails)
+    with pytest.warns(UserWarning, match="leaves a graph to Inductor, for sizes that change.*no numbers here"):
+        trained((4, 3, 4, 3), [0.5] * 4, inductor=False)

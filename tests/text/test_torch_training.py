@@ -260,14 +260,15 @@ def test_a_checkpoint_is_computed_again_with_batch_norm():
         near(mine, theirs, 1e-4)
 
 
-@pytest.mark.parametrize(("dynamic", "why_not"), [(False, "channels are not last"), (True, "symbolic")])
-def test_a_compiled_step_says_what_it_leaves_to_inductor(dynamic, why_not, graphs):
+@pytest.mark.parametrize(("batches", "why_not"), [((2,), "channels are not last"), ((2, 3, 4), "symbolic")])
+def test_a_compiled_step_says_what_it_leaves_to_inductor(batches, why_not, graphs):
     torch._dynamo.reset()
     layer = nn.Conv2d(4, 8, 3)
-    compiled = torch.compile(layer, backend=ct.compile_graph, dynamic=dynamic, options={"inductor": False})
-    compiled(torch.randn(2, 4, 6, 6)).sum().backward()
+    compiled = torch.compile(layer, backend=ct.compile_graph, dynamic=len(batches) > 1, options={"inductor": False})
+    for count in batches:
+        compiled(torch.randn(count, 4, 6, 6)).sum().backward()
     assert layer.weight.grad is not None and all(why_not in row.why_not for row in ct.reports()[-1])
-    assert graphs == [["aten.convolution"], ["aten.convolution_backward"]]
+    assert graphs == [["aten.convolution"], ["aten.convolution_backward"]] * len(batches)
 
 
 def test_a_backward_pass_leaves_nothing_behind():

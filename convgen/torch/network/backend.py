@@ -16,10 +16,12 @@ import torch
 
 from convgen.spec import known_tuning
 from convgen.torch.network.inductor import for_any_sizes
-from convgen.torch.network.prepare import MOST_KINDS, Options, Prepared, kind, make_room, without_data
+from convgen.torch.network.prepare import Options, Prepared, kind, make_room, without_data
 from convgen.torch.network.report import Report, told, warn
+from convgen.torch.network.sizes import Kinds, numbers_of
 from convgen.torch.network.trace import tracing
 from convgen.torch.network.training import compile_training
+from convgen.torch.network.training_sizes import TrainingOfAnySizes
 from convgen.torch.network.views import View, joined, views_of
 
 Tensor = Any
@@ -43,7 +45,7 @@ def compile_graph(
 
     Of a graph whose gradients are recorded, convolutions and their gradients go through convgen where it is faster, and
     Inductor compiles the rest.  With `sums` they also give BatchNorm's sums where that saves time.  Each set of shapes
-    is prepared at its first call.
+    is prepared at its first call; of a graph with symbols for sizes, those that network.sizes says.
     """
     config: dict[str, Any] = dict(torch._inductor.list_mode_options(mode)) if mode else {}
     config |= options or {}
@@ -55,6 +57,8 @@ def compile_graph(
         records = any(isinstance(given, torch.Tensor) and given.requires_grad for given in example_inputs)
     else:
         records = _takes_gradients(graph_module)
+    if records and any(isinstance(given, torch.SymInt) for given in example_inputs):
+        return TrainingOfAnySizes(graph_module, example_inputs, chosen, _tell)
     if records:
         return compile_training(graph_module, example_inputs, chosen, _tell)
     return _Graph(graph_module, example_inputs, chosen)
@@ -92,12 +96,7 @@ class _OfModule:
     def __init__(self) -> None:
         self.prepared: dict[Any, _Ready] = {}
         self.shared: Any = weakref.WeakValueDictionary()
-        self.reports: list[Report] = []
-
-    def has_enough(self) -> bool:
-        """Of kinds, for a graph of sizes that change from call to call, as the number of objects in an image does: each
-        takes seconds, and where none has a convolution, none gains by it."""
-        return len(self.reports) >= (MOST_KINDS if any(report.rows for report in self.reports) else 1)
+        self.kinds = Kinds()
 
 
 class _Graph:
@@ -107,7 +106,7 @@ class _Graph:
         self._function, self._options = graph_module, options
         # a graph does not turn on what was on before it, and torch.func.grad within one gives zeros where it is off
         self._with_gradients = torch.is_grad_enabled()
-        self._numbers = _numbers(graph_module)
+        self._numbers = numbers_of(graph_module)
         nodes = list(graph_module.graph.find_nodes(op="placeholder"))
         self._weights = [i for i, given in enumerate(example_inputs) if _is_weight(given, nodes[i])]
         self._inputs = [i for i, _ in enumerate(example_inputs) if i not in set(self._weights)]
@@ -124,7 +123,7 @@ class _Graph:
         key = tuple(kind(arguments[i]) for i in self._inputs)
         of = self._of_module(arguments)
         found = of.prepared.get(key) if of else None
-        if found is None and self._is_symbolic and of and of.has_enough():
+        if found is None and self._is_symbolic and of and not of.kinds.is_wanted(key):
             return self._for_any_sizes(*arguments)
         if found is None:
             with tracing():
@@ -197,7 +196,7 @@ class _Graph:
             _tell(Report(notes=[f"nothing was optimized: {reason}"]))
             return self._as_it_is
         _tell(made.report)
-        of.reports.append(made.report)
+        of.kinds.convolutions.append(len(made.report))
         return functools.partial(self._run, made, views)
 
     def _run(self, prepared: Prepared, views: Mapping[int, View], arguments: Sequence[Any]) -> Any:
@@ -208,22 +207,6 @@ class _Graph:
 
 def _tensors(inputs: Iterable[Any]) -> list[Tensor]:
     return [given for given in inputs if isinstance(given, torch.Tensor)]
-
-
-def _numbers(graph_module: Any) -> set[int]:
-    """The places of arguments that are numbers, which the graph then takes as such: with dynamic sizes, Dynamo passes
-    floats as tensors, and its graph calls item() on them."""
-    found = set()
-    for i, argument in enumerate(graph_module.graph.find_nodes(op="placeholder")):
-        readers = list(argument.users)
-        if readers and all((reader.op, reader.target) == ("call_method", "item") for reader in readers):
-            found.add(i)
-            for reader in readers:
-                reader.replace_all_uses_with(argument)
-                graph_module.graph.erase_node(reader)
-    if found:
-        graph_module.recompile()
-    return found
 
 
 def _is_weight(given: Any, node: Any) -> bool:

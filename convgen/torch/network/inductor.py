@@ -29,32 +29,52 @@ _PASS = "post_grad_custom_pre_pass"
 
 def compiled(run: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Callable[..., Any]:
     """The graph by Inductor, for inputs of these shapes.  Raises what Inductor raises."""
-    from torch._guards import TracingContext, tracing
     from torch._inductor import compile as inductor
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     # else AOTAutograd takes a module's buffers for inputs that lie elsewhere at each call: Inductor's code looks at the
     # alignment of each, and its CUDA graphs copy them all
     run.meta.setdefault("dynamo_compile_id", None)
-    # a tracing context as Dynamo's: Inductor keeps nothing that is compiled where none has a ShapeEnv
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
-    # as fake ones: where there is a ShapeEnv, Inductor takes the sizes of others for symbols
-    fakes = [mode.from_tensor(tensor, static_shapes=True) for tensor in inputs]
-    with torch.no_grad(), brief(), tracing(TracingContext(mode)):
+    with torch.no_grad(), brief(), fixed_sizes(inputs) as fakes:
         return inductor(run, fakes, keyed(options))
 
 
-def for_any_sizes(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
-    """A function as Inductor compiles it, at its first call, for symbols in place of sizes.
+@contextmanager
+def fixed_sizes(inputs: Sequence[Any]) -> Iterator[list[Any]]:
+    """Where something is compiled for tensors like these: fake ones, with which to do so."""
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    It has no CUDA graphs, of which each size would be one, and may be called amid those of others: to torch, a call of
-    something that is compiled ends the life of what graphs gave before, so what counts these is put back."""
-    from torch._dynamo.mutation_guard import GenerationTracker
+    # a tracing context as Dynamo's: Inductor keeps nothing that is compiled where none has a ShapeEnv
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    with tracing(TracingContext(mode)):
+        # as fake ones: where there is a ShapeEnv, Inductor takes the sizes of others for symbols
+        yield [mode.from_tensor(tensor, static_shapes=True) for tensor in inputs]
+
+
+def for_any_sizes(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """A function as Inductor compiles it, at its first call, for symbols in place of sizes."""
     from torch._inductor import compile_fx as fx
 
     def backend(graph_module: Any, inputs: Sequence[Any]) -> Any:
-        return fx.compile_fx(graph_module, list(inputs), config_patches={**options, "triton.cudagraphs": False})
+        return fx.compile_fx(graph_module, list(inputs), config_patches=without_graphs(options))
+
+    return with_symbols(function, backend)
+
+
+def without_graphs(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Inductor's options without CUDA graphs, of which each size would be one."""
+    return {**options, "triton.cudagraphs": False}
+
+
+def with_symbols(
+    function: Callable[..., Any], backend: Callable[[Any, Sequence[Any]], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """A function as a backend compiles it, at its first call, for symbols in place of sizes.
+
+    It may be called amid CUDA graphs: to torch, a call of something that is compiled ends the life of what these gave
+    before, so what counts such calls is put back."""
+    from torch._dynamo.mutation_guard import GenerationTracker
 
     made = torch.compile(function, backend=backend, dynamic=True)
 

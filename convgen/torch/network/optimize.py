@@ -23,8 +23,9 @@ from convgen.torch.network.copies import copy_of, hooks_see, sharing_tensors
 from convgen.torch.network.held import tensors_of
 from convgen.torch.network.models import check_model, with_modes
 from convgen.torch.network.parts import WithParts, parts_of
-from convgen.torch.network.prepare import MOST_KINDS, Options, Prepared, autocast, make_room, resolved, without_data
+from convgen.torch.network.prepare import Options, Prepared, autocast, make_room, resolved, without_data
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told, warn
+from convgen.torch.network.sizes import MOST_KINDS
 from convgen.torch.network.trace import tracing, without_listing
 from convgen.torch.network.weights import Structure, Weights
 

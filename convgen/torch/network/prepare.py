@@ -114,8 +114,6 @@ def autocast() -> tuple[Any, ...]:
 
 #: Kinds of inputs that a model stays prepared for.
 MOST_PREPARED = 64
-#: That a part of a model, or a graph with symbols for sizes, is prepared for.
-MOST_KINDS = 8
 
 
 def make_room(prepared: dict[Any, Any]) -> None:

@@ -199,7 +199,7 @@ def _obstacle(node: Node) -> str:
     read = [value_of(arg) if isinstance(arg, torch.fx.Node) else arg for arg in pytree.tree_leaves(node.args)]
     laid_out = [size for t in read if isinstance(t, torch.Tensor) for size in (*t.shape, *t.stride())]
     if any(isinstance(size, torch.SymInt) for size in (*read, *laid_out)):
-        return "its shapes are symbolic (mark_dynamic, or dynamic=True)"
+        return "its sizes are symbolic: they change from call to call"
     if rank > 1 and order_of(x, w) != channels_last(rank):
         return "channels are not last (model.to(memory_format=torch.channels_last)), and Inductor chooses the layout"
     return ""

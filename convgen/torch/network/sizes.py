@@ -1,0 +1,78 @@
+"""Graphs whose sizes change from call to call, for which Dynamo has symbols: with the number of objects in an image, or
+that of images in the last batch of an epoch.
+
+convgen's kernels are for fixed sizes.  So such a graph is prepared for some kinds of inputs, and for all others it is
+compiled once, by Inductor, for any sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import torch
+
+#: Kinds of inputs that a graph is prepared for when they first come: the batches of a data set whose last one is short.
+AT_ONCE = 2
+#: And in all, with kinds that come again.
+MOST_KINDS = 8
+#: Kinds of which a graph knows that they came.
+_MOST_SEEN = 64
+#: What Dynamo says of an argument, and of all that a graph has: AOTAutograd knows by it what lies at the same place in
+#: each call.
+_SOURCE, _SOURCES = "_dynamo_source", "_param_name_to_source"
+
+
+class Kinds:
+    """Which kinds of inputs a graph is prepared for: each takes seconds, or minutes for training.  `convolutions` is
+    their number in each that is."""
+
+    def __init__(self) -> None:
+        self.convolutions: list[int] = []
+        self._seen: dict[Hashable, None] = {}
+
+    def is_wanted(self, key: Hashable) -> bool:
+        """Whether the graph should be prepared for a kind that it is not prepared for yet, and which comes now."""
+        comes_again = key in self._seen
+        self._seen[key] = None
+        if len(self._seen) > _MOST_SEEN:
+            self._seen.pop(next(iter(self._seen)), None)
+        if self.convolutions and not any(self.convolutions):  # nothing to gain
+            return False
+        return len(self.convolutions) < (MOST_KINDS if comes_again else AT_ONCE)
+
+
+def numbers_of(graph_module: Any) -> set[int]:
+    """The places of arguments that are numbers, which the graph then takes as such: with dynamic sizes, Dynamo passes
+    floats as tensors, and its graph calls item() on them."""
+    found = set()
+    for i, argument in enumerate(graph_module.graph.find_nodes(op="placeholder")):
+        readers = list(argument.users)
+        if readers and all((reader.op, reader.target) == ("call_method", "item") for reader in readers):
+            found.add(i)
+            for reader in readers:
+                reader.replace_all_uses_with(argument)
+                graph_module.graph.erase_node(reader)
+    if found:
+        graph_module.recompile()
+    return found
+
+
+def with_numbers(graph_module: Any, numbers: Mapping[int, Any]) -> Any:
+    """The graph with numbers in place of its arguments of these places: those are left for tensors alone."""
+    graph, copies = torch.fx.Graph(), {}
+    for i, node in enumerate(graph_module.graph.nodes):  # arguments come first
+        if i in numbers:
+            copies[node] = numbers[i]
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            _copy(_SOURCE, node, copies[node])
+    made = torch.fx.GraphModule(graph_module, graph)
+    made.meta.update(graph_module.meta)
+    _copy(_SOURCES, graph_module, made)
+    return made
+
+
+def _copy(name: str, source: Any, target: Any) -> None:
+    if hasattr(source, name):
+        setattr(target, name, getattr(source, name))

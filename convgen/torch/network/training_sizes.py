@@ -1,0 +1,81 @@
+"""A graph with symbols for sizes whose gradients are recorded.
+
+As soon as a size has changed, as with the last batch of an epoch, Dynamo has symbols for it, and from there on all
+batches go to the graph with symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from convgen.torch.network.inductor import fixed_sizes, with_symbols, without_graphs
+from convgen.torch.network.prepare import Options, kind, without_data
+from convgen.torch.network.report import Report, told, warn
+from convgen.torch.network.sizes import Kinds, numbers_of, with_numbers
+from convgen.torch.network.trace import tracing
+from convgen.torch.network.training import compile_training
+
+#: A graph as a callable of its tensors.
+_Compiled = Callable[..., Any]
+
+
+class TrainingOfAnySizes:
+    """A graph of Dynamo's as a callable whose results have gradients; `inputs` say which of its arguments are numbers,
+    and `tell` hears the report of each pass."""
+
+    def __init__(
+        self, graph_module: Any, inputs: Sequence[Any], options: Options, tell: Callable[[Report], None]
+    ) -> None:
+        self._graph_module, self._options, self._tell = graph_module, options, tell
+        self._floats = numbers_of(graph_module)
+        sizes = (i for i, given in enumerate(inputs) if not isinstance(given, torch.Tensor))
+        self._numbers = sorted({*sizes, *self._floats})
+        self._kinds = Kinds()
+        self._compiled: dict[Any, _Compiled] = {}
+        self._any_sizes = with_symbols(graph_module, self._with_symbols)
+
+    def __call__(self, *given: Any) -> Any:
+        numbers = {i: given[i].item() if i in self._floats else given[i] for i in self._numbers}
+        tensors = [each for i, each in enumerate(given) if i not in numbers]
+        if without_data(tensors):
+            return self._graph_module(*given)
+        key = tuple(map(kind, numbers.values()))
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            with tracing():
+                compiled = self._compiled.get(key) or self._compile(key, numbers, tensors)
+        if compiled is not None:
+            return compiled(*tensors)
+        return self._any_sizes(*(numbers.get(i, each) for i, each in enumerate(given)))
+
+    def _compile(self, key: Any, numbers: dict[int, Any], tensors: Sequence[Any]) -> _Compiled | None:
+        """The graph for these numbers; None for those that it is not compiled for."""
+        if not self._kinds.is_wanted(key):
+            return None
+        rows = 0
+
+        def tell(report: Report) -> None:
+            nonlocal rows
+            rows += len(report)
+            self._tell(report)
+
+        try:
+            with fixed_sizes(tensors) as fakes:
+                made = compile_training(with_numbers(self._graph_module, numbers), fakes, self._options, tell)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # what torch does not compile so; it may for any sizes, or says what is wrong
+            warn(f"convgen leaves a graph to Inductor, for sizes that change from call to call: {told(error)}")
+            self._kinds.convolutions.append(0)
+            return None
+        self._kinds.convolutions.append(rows)
+        self._compiled[key] = made
+        return made
+
+    def _with_symbols(self, graph_module: Any, inputs: Sequence[Any]) -> _Compiled:
+        options = replace(self._options, config=without_graphs(self._options.config))
+        return compile_training(graph_module, inputs, options, self._tell)
