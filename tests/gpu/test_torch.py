@@ -435,20 +435,24 @@ def test_training_is_convgens_after_a_short_batch(mode):
         nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
     ).to(device="cuda", **LAST)  # fmt: skip
-    own = copy.deepcopy(model).double()
+    own, eager = copy.deepcopy(model).double(), copy.deepcopy(model)
     torch.compiler.reset()
     compiled = torch.compile(model, backend=ct.compile_graph, mode=mode)
+
+    def gradients(net, function, x, target):
+        net.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=net is not own):
+            loss = TF.cross_entropy(function(x), target)
+        loss.backward()
+        return [p.grad.double() for p in net.parameters() if p.dim() > 1]
+
     for count in (8, 8, 8, 5, 8, 8, 5, 8):
         x, target = torch.randn(count, 8, 20, 20, device="cuda").to(**LAST), torch.randint(10, (count,), device="cuda")
-        found, right = [], []
-        for net, function, given, gradients in ((model, compiled, x, found), (own, own, x.double(), right)):
-            net.zero_grad()
-            with torch.autocast("cuda", torch.bfloat16, enabled=net is model):
-                loss = TF.cross_entropy(function(given), target)
-            loss.backward()
-            gradients += [p.grad.clone() for p in net.parameters() if p.dim() > 1]
-        for a, b in zip(found, right, strict=True):
-            near(a, b, 8e-2)
+        found, theirs, right = (
+            gradients(*each, target) for each in ((model, compiled, x), (eager, eager, x), (own, own, x.double()))
+        )
+        for a, b, c in zip(found, theirs, right, strict=True):
+            assert (a - c).norm() <= 2 * (b - c).norm() + 1e-2 * c.norm()
     rows = [row for report in list(ct.reports())[-4:] for row in report]
     assert rows and all("symbolic" not in row.why_not for row in rows)
     assert any(row.kernel != "aten" for row in rows)

@@ -30,6 +30,7 @@ from convgen.torch.network.prepare import Options
 from convgen.torch.network.report import Report, Row
 from convgen.torch.network.sums import Ending, ending_of
 from convgen.torch.network.trace import call, is_call, value_of
+from convgen.torch.network.training_layout import with_channels_last
 from convgen.torch.summed import operator_of
 
 pytree = torch.utils._pytree
@@ -44,6 +45,8 @@ def compile_training(
     graph_module: Any, inputs: Sequence[Any], options: Options, tell: Callable[[Report], None]
 ) -> Callable[..., Any]:
     """A graph of Dynamo's as a callable whose results have gradients.  `tell` hears the report of each pass."""
+    if _is_on_gpu(inputs):
+        graph_module = with_channels_last(graph_module, inputs) or graph_module
 
     def rewritten(graph_module: Any, backward: bool) -> Any:
         rows = take_convolutions(graph_module.graph, ops.choices, options.measure, options.sums, options.tune)
@@ -74,6 +77,10 @@ def compile_training(
         return fx.compile_fx(
             graph_module, list(inputs), inner_compile=by_inductor, config_patches=keyed(options.config)
         )
+
+
+def _is_on_gpu(inputs: Sequence[Any]) -> bool:
+    return any(isinstance(given, torch.Tensor) and given.is_cuda for given in inputs)
 
 
 @dataclass(frozen=True)
@@ -201,7 +208,7 @@ def _obstacle(node: Node) -> str:
     if any(isinstance(size, torch.SymInt) for size in (*read, *laid_out)):
         return "its sizes are symbolic: they change from call to call"
     if rank > 1 and order_of(x, w) != channels_last(rank):
-        return "channels are not last (model.to(memory_format=torch.channels_last)), and Inductor chooses the layout"
+        return "channels are not last (model.to(memory_format=torch.channels_last)), nor can they be within this graph"
     return ""
 
 

@@ -1,0 +1,120 @@
+"""Training of networks whose channels are not last: within a graph of convgen's they are, and nobody sees it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import convgen.torch as ct  # noqa: E402
+from convgen.torch.network import training  # noqa: E402
+from convgen.torch.network.training_layout import with_channels_last  # noqa: E402
+
+nn, TF = torch.nn, torch.nn.functional
+torch.set_num_threads(1)
+
+
+class Block(nn.Module):
+    """Its results are a number of each image, and tensors with channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1)
+        self.up, self.head = nn.ConvTranspose2d(8, 4, 2, 2), nn.Linear(8 * 36, 5)
+
+    def forward(self, x):
+        y = self.norm(self.first(x)).relu()
+        y = self.second(y) + y
+        return self.head(y.flatten(1)), self.up(y), y
+
+
+class Volumes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.utils.parametrizations.weight_norm(nn.Conv3d(2, 4, 3)), nn.Conv3d(4, 4, 3)
+
+    def forward(self, x):
+        return (self.second(self.first(x).relu()),)
+
+
+class Views(nn.Module):
+    """What comes after a convolution takes channels first alone."""
+
+    def __init__(self, how) -> None:
+        super().__init__()
+        self.first, self.how = nn.Conv2d(3, 8, 3), how
+
+    def forward(self, x):
+        return (self.how(self.first(x)) * 2,)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The graphs with channels last, or None, of those that were compiled."""
+    found = []
+
+    def remembered(graph_module, inputs):
+        found.append(with_channels_last(graph_module, inputs))
+        return found[-1]
+
+    monkeypatch.setattr(training, "_is_on_gpu", lambda inputs: True)
+    monkeypatch.setattr(training, "with_channels_last", remembered)
+    torch.compiler.reset()
+    return found
+
+
+def compare(model, batches, shape, inductor=False):
+    """Steps of the model beside its own: values, strides, gradients, what BatchNorm keeps."""
+    torch.manual_seed(0)
+    own = copy.deepcopy(model)
+    compiled = torch.compile(model, backend=ct.compile_graph, options={"inductor": inductor})
+    for count in batches:
+        x = torch.randn(count, *shape)
+        seen = []
+        for net, function in ((model, compiled), (own, own)):
+            net.zero_grad()
+            given = x.clone().requires_grad_()
+            results = function(given)
+            sum(result.reshape(count, -1).sin().sum() for result in results).backward()
+            seen.append([*results, given.grad, *[p.grad for p in net.parameters()], *net.buffers()])
+        for found, right in zip(*seen, strict=True):
+            torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)
+            assert found.is_contiguous() == right.is_contiguous()
+        for found, right in zip(seen[0][: len(results)], results, strict=True):
+            assert found.stride() == right.stride()
+
+
+@pytest.mark.parametrize("inductor", [False, True])
+def test_channels_are_last_within(inductor, made):
+    compare(Block(), (2, 2, 3, 2), (3, 8, 8), inductor)
+    # for 2 images, and for 3 and 2 where Dynamo has symbols
+    assert len(made) == 3 and all(made)
+    assert not any("channels" in row.why_not for report in list(ct.reports())[-6:] for row in report)
+
+
+def test_volumes_and_filters_that_are_computed(made):
+    compare(Volumes(), (2,), (2, 6, 6, 6))
+    assert all(made)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda y: y.view(y.shape[0], -1),
+        lambda y: y.as_strided((2, 8, 36), (288, 36, 1)),
+        lambda y: torch.as_strided(y, (2, 8, 36), (288, 36, 1)),
+    ],
+    ids=["view", "method as_strided", "function as_strided"],
+)
+def test_graphs_that_take_channels_first_alone_stay_as_they_are(how, made):
+    compare(Views(how), (2,), (3, 8, 8))
+    assert made == [None]
+    assert {"channels are not last" in row.why_not for row in ct.reports()[-1]} == {True}
+
+
+def test_graphs_with_channels_last_stay_as_they_are(made):
+    model = Block().to(memory_format=torch.channels_last)
+    torch.compile(model, backend=ct.compile_graph, options={"inductor": False})(torch.randn(2, 3, 8, 8))
+    assert made == [None]
