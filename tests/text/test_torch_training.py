@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import warnings
 import weakref
 from concurrent.futures import Future
 from pathlib import Path
@@ -269,6 +270,21 @@ def test_a_compiled_step_says_what_it_leaves_to_inductor(batches, why_not, graph
         compiled(torch.randn(count, 4, 6, 6)).sum().backward()
     assert layer.weight.grad is not None and all(why_not in row.why_not for row in ct.reports()[-1])
     assert graphs == [["aten.convolution"], ["aten.convolution_backward"]] * len(batches)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("passes", [0, 1])
+def test_gradients_that_nobody_takes_are_told_of_once(passes, dynamic):
+    torch._dynamo.reset()
+    layer = torch.compile(nn.Conv2d(4, 8, 3), backend=ct.compile_graph, dynamic=dynamic, options={"inductor": False})
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for i in range(20):
+            result = layer(torch.randn(2, 4, 6, 6)).sum()
+            if i == 4 and passes:
+                result.backward()
+    hints = [each for each in seen if "under torch.no_grad()" in str(each.message)]
+    assert len(hints) == 1 - passes and all(each.filename == __file__ for each in hints)
 
 
 def test_a_backward_pass_leaves_nothing_behind():

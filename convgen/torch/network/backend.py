@@ -22,6 +22,7 @@ from convgen.torch.network.sizes import Kinds, numbers_of
 from convgen.torch.network.trace import tracing
 from convgen.torch.network.training import compile_training
 from convgen.torch.network.training_sizes import TrainingOfAnySizes
+from convgen.torch.network.untaken import hinting
 from convgen.torch.network.views import View, joined, views_of
 
 Tensor = Any
@@ -58,9 +59,9 @@ def compile_graph(
     else:
         records = _takes_gradients(graph_module)
     if records and any(isinstance(given, torch.SymInt) for given in example_inputs):
-        return TrainingOfAnySizes(graph_module, example_inputs, chosen, _tell)
+        return hinting(TrainingOfAnySizes(graph_module, example_inputs, chosen, _tell))
     if records:
-        return compile_training(graph_module, example_inputs, chosen, _tell)
+        return hinting(compile_training(graph_module, example_inputs, chosen, _tell))
     return _Graph(graph_module, example_inputs, chosen)
 
 
