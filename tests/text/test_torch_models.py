@@ -1154,3 +1154,24 @@ def test_the_lists_of_a_recurrent_layer_s_weights_are_no_state():
             model.rows.weight_hh_l0.add_(0.1)
         model.rows.weight_ih_l0 = nn.Parameter(torch.randn_like(model.rows.weight_ih_l0))
     near(made(x), model(x))
+
+
+def test_a_layer_in_two_places_is_one_of_the_model() -> None:
+    """For such models torch.export calls a proxy, each of whose layers is another object whenever it is asked for."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            shared = nn.Conv2d(4, 4, 3, padding=1)
+            self.first, self.second = nn.Sequential(shared, nn.ReLU()), nn.Sequential(shared, nn.Tanh())
+
+        def forward(self, x):
+            return self.second(self.first(x))
+
+    model, x = Model().eval(), torch.randn(2, 4, 6, 6)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fast = ct.optimize(model, x, inductor=False)
+        torch.testing.assert_close(fast(x), model(x))
+    assert [row.fused for row in fast.report] == ["add relu", "add tanh"]
+    assert not any("attributes" in note for note in fast.report.notes)

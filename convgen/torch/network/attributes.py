@@ -42,10 +42,10 @@ class Watched:
     def __enter__(self) -> Watched:
         before, known = _attributes(self._model), {*modules_of(self._model).values()}
 
-        def look(model: Any, arguments: Any, result: Any) -> None:
-            after = _attributes(model)
+        def look(*_: Any) -> None:  # what is called may be torch.export's proxy of the model, with others of its layers
+            after = _attributes(self._model)
             self.names = [name for name, values in after.items() if not _same(values, before.get(name))]
-            self.makes_layers = any(module._parameters for module in {*modules_of(model).values()} - known)
+            self.makes_layers = any(module._parameters for module in {*modules_of(self._model).values()} - known)
 
         self._hook = self._model.register_forward_hook(look)
         return self
