@@ -382,7 +382,7 @@ def small() -> nn.Module:
     ],
 )
 def test_an_example_that_the_model_does_not_take_is_refused(example, reason):
-    hint = "\nhint: pass a tensor, or a tuple of the model's arguments"
+    hint = "\nhint: pass a tensor, a tuple of the model's arguments, or kwargs={...}, those that are passed by name"
     with pytest.raises(ConvgenError, match=f"the model does not take the example: {reason}[^\n]*{hint}"):
         ct.optimize(small(), example, inductor=False)
 

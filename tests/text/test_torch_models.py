@@ -1175,3 +1175,31 @@ def test_a_layer_in_two_places_is_one_of_the_model() -> None:
         torch.testing.assert_close(fast(x), model(x))
     assert [row.fused for row in fast.report] == ["add relu", "add tanh"]
     assert not any("attributes" in note for note in fast.report.notes)
+
+
+def test_arguments_that_are_all_passed_by_name() -> None:
+    class Model(nn.Conv2d):
+        def forward(self, pixel_values):
+            return {"y": super().forward(pixel_values)}
+
+    model, x = Model(4, 4, 3).eval(), torch.randn(2, 4, 6, 6)
+    fast = ct.optimize(model, kwargs={"pixel_values": x}, inductor=False)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(pixel_values=x), model(x))
+    with pytest.raises(ConvgenError, match=r"positional argument: 'pixel_values'\nhint: pass a tensor, .* or kwargs"):
+        ct.optimize(model)
+
+
+def test_nobody_is_told_of_what_an_lstm_does_while_it_is_traced() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution, self.recurrent = nn.Conv1d(4, 8, 3), nn.LSTM(8, 8, batch_first=True)
+
+        def forward(self, x):
+            return self.recurrent(self.convolution(x).transpose(1, 2))[0]
+
+    model, x = Model().eval(), torch.randn(2, 4, 10)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        torch.testing.assert_close(ct.optimize(model, x, inductor=False)(x), model(x))

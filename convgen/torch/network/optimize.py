@@ -26,7 +26,7 @@ from convgen.torch.network.parts import WithParts, parts_of
 from convgen.torch.network.prepare import Options, Prepared, autocast, make_room, resolved, without_data
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told, warn
 from convgen.torch.network.sizes import MOST_KINDS
-from convgen.torch.network.trace import tracing, without_listing
+from convgen.torch.network.trace import quiet_export, tracing
 from convgen.torch.network.weights import Structure, Weights
 
 Tensor = Any
@@ -44,7 +44,7 @@ _PREPARED = frozenset({"_prepared", "_parts", "_with_parts", "_shared", "_struct
 @torch.compiler.disable(reason="convgen.torch.optimize traces and compiles by itself: call it outside")
 def optimize(
     model: Any,
-    example: Any,
+    example: Any = (),
     *,
     measure: bool = True,
     inductor: bool = True,
@@ -55,7 +55,7 @@ def optimize(
     """The model for inference: convolutions by convgen where it is faster, what follows them fused into them.
 
         fast = convgen.torch.optimize(model, x)     # example: a tensor, or a tuple of the model's arguments;
-                                                    # kwargs={...} has those that are passed by name
+                                                    # kwargs={"x": x} has those that are passed by name
         y = fast(x)
         print(fast.report)
 
@@ -76,7 +76,7 @@ def optimize(
         model = model.model
     check_model(model)
     made = Optimized(model, Options(measure, inductor, options or {}, tune=tune))
-    hint = "hint: pass a tensor, or a tuple of the model's arguments"
+    hint = "hint: pass a tensor, a tuple of the model's arguments, or kwargs={...}, those that are passed by name"
     if not isinstance(example, tuple) and not any(isinstance(e, torch.Tensor) for e in pytree.tree_leaves(example)):
         raise WrongArguments(f"the example is of type {type(example).__name__}, without a tensor\n{hint}")
     arguments = example if isinstance(example, tuple) else (example,)
@@ -275,7 +275,7 @@ class Optimized(Module):
             self._structure = Structure(self.model)
         values = self._structure.values()
         model, copies = sharing_tensors(self.model)
-        with torch.no_grad(), without_listing(), WatchedContainers(model) as containers, Watched(model) as watched:
+        with torch.no_grad(), quiet_export(), WatchedContainers(model) as containers, Watched(model) as watched:
             program = torch.export.export(model, args, kwargs, strict=False)
         if containers.written:
             raise RuntimeError("containers among the arguments that calls write to")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
@@ -38,13 +39,15 @@ def tracing() -> Iterator[None]:
 
 
 @contextmanager
-def without_listing() -> Iterator[None]:
-    """For torch.export: where it fails, it prints the graph that it has so far, which may be thousands of lines.
+def quiet_export() -> Iterator[None]:
+    """For torch.export: where it fails, it prints the graph that it has so far, which may be thousands of lines; and it
+    warns of each attribute that forward sets, as an LSTM does with all of its weights, which reports tell of.
 
     Anything else that is written to stderr appears at the end."""
     graph, held = None, io.StringIO()
     try:
-        with redirect_stderr(held):
+        with redirect_stderr(held), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The tensor attributes? .* assigned during export")
             yield
     except Exception as error:
         graph = getattr(error, "partial_fx_graph", None)
