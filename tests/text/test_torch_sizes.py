@@ -189,3 +189,30 @@ def test_training_that_does_not_compile_for_fixed_sizes_does_for_any(monkeypatch
     monkeypatch.setattr(training_sizes, "with_numbers", fails)
     with pytest.warns(UserWarning, match="leaves a graph to Inductor, for sizes that change.*no numbers here"):
         trained((4, 3, 4, 3), [0.5] * 4, inductor=False)
+
+
+def test_what_a_checkpoint_computes_again_goes_the_way_that_it_went_before():
+    block = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
+    torch.compiler.reset()
+    compiled = torch.compile(block, backend=ct.compile_graph, options={"inductor": False})
+    for count in (2, 3, 4, 5, 6, 5, 6, 7):
+        x = torch.randn(count, 3, 8, 8, requires_grad=True)
+        found = torch.autograd.grad(torch.utils.checkpoint.checkpoint(compiled, x, use_reentrant=False).sin().sum(), x)
+        torch.testing.assert_close(found, torch.autograd.grad(block(x).sin().sum(), x), rtol=1e-4, atol=1e-5)
+
+
+def test_training_for_sizes_that_torch_does_not_compile_is_left_to_aten():
+    def fails(graph_module, inputs):
+        raise RuntimeError("no code for these")
+
+    layer = nn.Conv2d(3, 4, 3)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend=ct.compile_graph, dynamic=True, options={"inductor": False})
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        patch.setattr(training_sizes.TrainingOfAnySizes, "_with_symbols", lambda *arguments: fails(*arguments[1:]))
+        for count in (2, 3, 4, 5):
+            x = torch.randn(count, 3, 8, 8)
+            torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-5)
+    told = [each for each in seen if "leaves a graph to aten, for sizes that change" in str(each.message)]
+    assert len(told) == 1

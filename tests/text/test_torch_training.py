@@ -272,6 +272,19 @@ def test_a_compiled_step_says_what_it_leaves_to_inductor(batches, why_not, graph
     assert graphs == [["aten.convolution"], ["aten.convolution_backward"]] * len(batches)
 
 
+def test_many_calls_may_come_before_a_backward_pass():
+    torch._dynamo.reset()
+    cell = torch.compile(nn.Conv2d(4, 4, 3, padding=1), backend=ct.compile_graph, options={"inductor": False})
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            state = torch.randn(2, 4, 6, 6)
+            for _ in range(20):
+                state = cell(state).tanh()
+            state.sum().backward()
+    assert not any("under torch.no_grad()" in str(each.message) for each in seen)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("passes", [0, 1])
 def test_gradients_that_nobody_takes_are_told_of_once(passes, dynamic):

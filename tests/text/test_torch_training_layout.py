@@ -99,19 +99,82 @@ def test_volumes_and_filters_that_are_computed(made):
     assert all(made)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        lambda y: y.view(y.shape[0], -1),
-        lambda y: y.as_strided((2, 8, 36), (288, 36, 1)),
-        lambda y: torch.as_strided(y, (2, 8, 36), (288, 36, 1)),
-    ],
-    ids=["view", "method as_strided", "function as_strided"],
-)
+def write(y, view):
+    """What is written to a view is read where it is of."""
+    view(y).clamp_(min=0)
+    return y
+
+
+def within_autocast(y):
+    with torch.autocast("cpu", torch.bfloat16):
+        return y.view(y.shape[0], -1) @ y.new_ones(y[0].numel(), 2)
+
+
+def by_batch(y):
+    return torch.func.vmap(lambda each: each.view(-1) * 2)(y)
+
+
+def strided(y):
+    return y.as_strided((2, 8, 36), (288, 36, 1))
+
+
+def checkpointed(y):
+    return torch.utils.checkpoint.checkpoint(strided, y, use_reentrant=False)
+
+
+@torch.library.custom_op("convgen_tests::rows", mutates_args=())
+def rows(y: torch.Tensor) -> torch.Tensor:
+    """As kernels of extensions read memory, without a look at strides."""
+    return torch.as_strided(y.detach(), (2, 8, 36), (288, 36, 1)).clone()
+
+
+@rows.register_fake
+def _(y):
+    return y.new_empty(2, 8, 36)
+
+
+rows.register_autograd(lambda ctx, grad: grad.reshape(2, 8, 6, 6))
+FIRST_ALONE = {
+    "view": lambda y: y.view(y.shape[0], -1),
+    "as_strided, a method": strided,
+    "as_strided, a function": lambda y: torch.as_strided(y, (2, 8, 36), (288, 36, 1)),
+    "as_strided in a checkpoint": checkpointed,
+    "a write through flatten": lambda y: write(y, lambda y: y.flatten(1)),
+    "a write through reshape": lambda y: write(y, lambda y: y.reshape(-1)[::3]),
+    "a write through contiguous": lambda y: write(y, lambda y: y.contiguous()),
+    "a view within autocast": within_autocast,
+    "a view within vmap": by_batch,
+    "roll": lambda y: y.roll(1, 2),
+    "an operator of others": lambda y: torch.ops.convgen_tests.rows.default(y),
+    "a packet of others": lambda y: torch.ops.convgen_tests.rows(y),
+}
+
+
+@pytest.mark.parametrize("how", FIRST_ALONE)
 def test_graphs_that_take_channels_first_alone_stay_as_they_are(how, made):
-    compare(Views(how), (2,), (3, 8, 8))
+    compare(Views(FIRST_ALONE[how]), (2,), (3, 8, 8))
     assert made == [None]
     assert {"channels are not last" in row.why_not for row in ct.reports()[-1]} == {True}
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_results_that_share_memory_go_on_to_do_so(made):
+    class Both(Views):
+        def forward(self, x):
+            y = self.first(x)
+            return y, y.reshape(len(y), -1)
+
+    compiled = torch.compile(Both(None), backend=ct.compile_graph, options={"inductor": False})
+    one, other = compiled(torch.randn(2, 3, 8, 8))
+    assert made == [None] and one.data_ptr() == other.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "how", [lambda y: TF.adaptive_avg_pool2d(y, 1), lambda y: y[:, :1], lambda y: TF.relu(y, inplace=True)]
+)
+def test_strides_are_the_models(how, made):
+    compare(Views(how), (2,), (3, 8, 8))
+    assert all(made)
 
 
 def test_graphs_with_channels_last_stay_as_they_are(made):

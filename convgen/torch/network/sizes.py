@@ -21,6 +21,8 @@ _MOST_SEEN = 64
 #: What Dynamo says of an argument, and of all that a graph has: AOTAutograd knows by it what lies at the same place in
 #: each call.
 _SOURCE, _SOURCES = "_dynamo_source", "_param_name_to_source"
+#: What it says of a node's value, in terms of symbols.
+_OF_SYMBOLS = ("example_value", "unbacked_bindings")
 
 
 class Kinds:
@@ -65,8 +67,9 @@ def with_numbers(graph_module: Any, numbers: Mapping[int, Any]) -> Any:
         if i in numbers:
             copies[node] = numbers[i]
         else:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-            _copy(_SOURCE, node, copies[node])
+            copies[node] = made = graph.node_copy(node, copies.__getitem__)
+            made.meta = {key: value for key, value in node.meta.items() if key not in _OF_SYMBOLS}
+            _copy(_SOURCE, node, made)
     made = torch.fx.GraphModule(graph_module, graph)
     made.meta.update(graph_module.meta)
     _copy(_SOURCES, graph_module, made)

@@ -7,6 +7,7 @@ inference, network.layouts decides for each convolution.)
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -19,44 +20,78 @@ from convgen.torch.network.sizes import with_numbers
 GraphModule = Any
 Node = Any
 Tensor = Any
+pytree = torch.utils._pytree
 _CONVOLUTIONS = (torch.conv2d, torch.conv3d, torch.conv_transpose2d, torch.conv_transpose3d)
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-#: Libraries whose operators go by the strides of what they read.
+#: Libraries whose operators go by the strides of what they read, and modules whose functions do.
 _LIBRARIES = ("aten", "prims", "torchvision", "convgen")
+_MODULES = ("torch", "_operator", "builtins", "math")
+#: Methods and functions for which Dynamo has written strides down, whose results lie otherwise than fake tensors say,
+#: or which must not be tried, as they change what holds for the thread.
+_EXCEPTIONS = ("as_strided", "as_strided_", "set_", "untyped_storage", "roll", "channel_shuffle", "_enter_autocast")
 
 
 def with_channels_last(graph_module: GraphModule, inputs: Sequence[Any]) -> GraphModule | None:
     """The graph with channels last within.  None where they are already, where sizes are symbolic, or where the graph
-    takes nothing else: a view may not fit then."""
+    takes nothing else: a view may not fit then, or become a copy of what is written to."""
     tensors = [given for given in inputs if isinstance(given, torch.Tensor)]
-    if len(tensors) < len(inputs) or not any(map(_is_other, tensors)):
+    if len(tensors) < len(inputs) or not any(map(_is_other, tensors)) or any(map(_has_symbols, tensors)):
         return None
-    if any(map(_has_symbols, tensors)) or any(map(_takes_strides_for_granted, graph_module.graph.nodes)):
+    graphs = [module.graph for module in graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
+    if not all(_goes_by_strides(node) for graph in graphs for node in graph.nodes):
         return None
     with suppress(Exception):  # whatever fake tensors do not do
         made = with_numbers(graph_module, {})
-        before = _Values(made).of(tensors)
-        copied = [_copied(node, before) for node in list(made.graph.nodes)]
+        before = _Trial(made, tensors)
+        copied = [_copied(node, before.values) for node in list(made.graph.nodes)]
         if any(copied):
             made.recompile()
-            _lay_out_results(made, before, _Values(made).of(tensors))
-            made.recompile()
-            return made
+            after = _Trial(made, tensors)
+            if before.shared() == after.shared(before.values):
+                _lay_out_results(made, before.values, after.values)
+                made.recompile()
+                return made
     return None
 
 
-class _Values(torch.fx.Interpreter):
-    """Fake tensors of all nodes, and nothing computed."""
+class _Trial(torch.fx.Interpreter):
+    """A run with fake tensors: `values` of all nodes, of which none is computed."""
 
-    def of(self, like: Sequence[Tensor]) -> dict[Node, Any]:
+    def __init__(self, graph_module: GraphModule, like: Sequence[Tensor]) -> None:
+        super().__init__(graph_module)
         self.values: dict[Node, Any] = {}
+        self._written: set[int] = set()
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
             self.run(*[torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in like])
-        return self.values
 
     def run_node(self, node: Node) -> Any:
+        given = [self.values[each] for each in node.all_input_nodes]
+        read = [each for each in pytree.tree_leaves(given) if isinstance(each, torch.Tensor)]
+        versions = [tensor._version for tensor in read]
         self.values[node] = result = super().run_node(node)
+        self._written |= {_memory(t) for t, version in zip(read, versions, strict=True) if t._version != version}
         return result
+
+    def shared(self, nodes: Any = None) -> set[frozenset[Node]]:
+        """Nodes whose tensors share memory that is written to, or that a result has."""
+        sharing = defaultdict(set)
+        for node in self.values if nodes is None else nodes:
+            for leaf in pytree.tree_leaves(self.values[node]):
+                if isinstance(leaf, torch.Tensor):
+                    sharing[_memory(leaf)].add(node)
+        (output,) = self.module.graph.find_nodes(op="output")
+        results = {_memory(self.values[node]) for node in _tensors_of(output, self.values)}
+        return {frozenset(sharing[memory]) for memory in self._written} | {
+            frozenset(node for node in sharing[memory] if node in (*output.all_input_nodes, *self._arguments()))
+            for memory in results
+        }
+
+    def _arguments(self) -> list[Node]:
+        return list(self.module.graph.find_nodes(op="placeholder"))
+
+
+def _memory(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _is_other(tensor: Tensor) -> bool:
@@ -68,15 +103,19 @@ def _has_symbols(tensor: Tensor) -> bool:
     return any(isinstance(number, torch.SymInt) for number in (*tensor.shape, *tensor.stride()))
 
 
-def _takes_strides_for_granted(node: Node) -> bool:
-    """Whether Dynamo may have written strides down that a node's tensors had, or its kernel may expect them."""
+def _goes_by_strides(node: Node) -> bool:
+    """Whether a node gives the same elements however what it reads lies, and says how its result does."""
     if node.op == "call_method":
-        return str(node.target) in ("as_strided", "as_strided_", "set_", "untyped_storage")
+        return str(node.target) not in _EXCEPTIONS
     if node.op != "call_function":
-        return False
-    name = str(getattr(node.target, "__name__", node.target))
-    library = getattr(node.target, "namespace", "aten")  # of an operator
-    return "as_strided" in name or "triton_kernel" in name or library not in (*_LIBRARIES, "higher_order")
+        return True
+    target, name = node.target, str(getattr(node.target, "__name__", "")).split(".")[0]
+    if isinstance(target, torch._ops.HigherOrderOperator):  # its functions are graphs, too
+        return "triton" not in target.name()
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return str(target).split(".")[0].split("::")[0] in _LIBRARIES and name not in _EXCEPTIONS
+    module = str(getattr(target, "__module__", None) or "torch")
+    return module.split(".")[0] in _MODULES and "_functorch" not in module and name not in _EXCEPTIONS
 
 
 def _copied(node: Node, values: dict[Node, Any]) -> bool:
@@ -96,11 +135,15 @@ def _lay_out_results(graph_module: GraphModule, before: dict[Node, Any], after: 
     """Copies results to lie as before.  Raises ValueError where torch has no name for that."""
     (output,) = graph_module.graph.find_nodes(op="output")
     for node in list(_tensors_of(output, after)):
-        if before[node].stride() != after[node].stride():
-            if not before[node].is_contiguous():
+        was, value = before[node], after[node]
+        if was.stride() != value.stride():
+            if not was.is_contiguous():
                 raise ValueError
             with graph_module.graph.inserting_before(output):
-                output.replace_input_with(node, graph_module.graph.call_method("contiguous", (node,)))
+                made = graph_module.graph.call_method("contiguous", (node,))
+                if value.is_contiguous():  # strides of axes of one element
+                    made = graph_module.graph.call_method("as_strided", (made, tuple(was.shape), was.stride()))
+                output.replace_input_with(node, made)
 
 
 def _tensors_of(output: Node, values: dict[Node, Any]) -> Iterator[Node]:

@@ -36,21 +36,37 @@ class TrainingOfAnySizes:
         self._numbers = sorted({*sizes, *self._floats})
         self._kinds = Kinds()
         self._compiled: dict[Any, _Compiled] = {}
-        self._any_sizes = with_symbols(graph_module, self._with_symbols)
+        #: As it is compiled for symbols in place of sizes; or the graph itself.
+        self._any_sizes: _Compiled = with_symbols(graph_module, self._with_symbols)
 
     def __call__(self, *given: Any) -> Any:
+        if without_data(given):
+            return self._graph_module(*given)
         numbers = {i: given[i].item() if i in self._floats else given[i] for i in self._numbers}
         tensors = [each for i, each in enumerate(given) if i not in numbers]
-        if without_data(tensors):
-            return self._graph_module(*given)
         key = tuple(map(kind, numbers.values()))
         compiled = self._compiled.get(key)
-        if compiled is None:
+        # what a checkpoint computes again, within a backward pass, goes the way that it went before
+        if compiled is None and not _in_backward():
             with tracing():
                 compiled = self._compiled.get(key) or self._compile(key, numbers, tensors)
         if compiled is not None:
             return compiled(*tensors)
-        return self._any_sizes(*(numbers.get(i, each) for i, each in enumerate(given)))
+        return self._run_for_any_sizes([numbers.get(i, each) for i, each in enumerate(given)])
+
+    def _run_for_any_sizes(self, arguments: Sequence[Any]) -> Any:
+        run = self._any_sizes
+        if run is self._graph_module or _in_backward():  # where a checkpoint ends what it computes again by raising
+            return run(*arguments)
+        try:
+            return run(*arguments)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            results = self._graph_module(*arguments)  # which raises what is wrong with the arguments
+            warn(f"convgen leaves a graph to aten, for sizes that change from call to call: {told(error)}")
+            self._any_sizes = self._graph_module
+            return results
 
     def _compile(self, key: Any, numbers: dict[int, Any], tensors: Sequence[Any]) -> _Compiled | None:
         """The graph for these numbers; None for those that it is not compiled for."""
@@ -79,3 +95,7 @@ class TrainingOfAnySizes:
     def _with_symbols(self, graph_module: Any, inputs: Sequence[Any]) -> _Compiled:
         options = replace(self._options, config=without_graphs(self._options.config))
         return compile_training(graph_module, inputs, options, self._tell)
+
+
+def _in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)

@@ -10,7 +10,7 @@ import torch
 
 from convgen.torch.network.report import warn
 
-#: Calls in a row, without a backward pass of any, after which the hint comes.
+#: Calls whose results are gone without a backward pass, after which the hint comes.
 CALLS = 8
 _HINT = (
     f'backend "convgen" compiled for training, as gradients are recorded, but no backward pass followed {CALLS} calls'
@@ -18,23 +18,37 @@ _HINT = (
 )
 
 
+class _Calls:
+    def __init__(self) -> None:
+        self.dropped = 0
+        self.is_open = True
+
+
+class _Call:
+    """What autograd calls in the backward pass, and drops with what it has recorded."""
+
+    def __init__(self, calls: _Calls) -> None:
+        self._calls = calls
+
+    def __call__(self, gradients: Any) -> None:
+        self._calls.is_open = False
+
+    def __del__(self) -> None:
+        self._calls.dropped += 1
+
+
 def hinting(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose results have gradients, as one that warns, once, if nobody takes them."""
-    left = CALLS
-
-    def taken(gradient: Any) -> None:
-        nonlocal left
-        left = 0
+    calls = _Calls()
 
     def call(*arguments: Any) -> Any:
-        nonlocal left
         results = function(*arguments)
-        if left > 0:
-            tensors = [each for each in results if isinstance(each, torch.Tensor) and each.requires_grad]
-            for tensor in tensors:
-                tensor.register_hook(taken)
-            left -= bool(tensors)
-            if left == 0 and tensors:
+        if calls.is_open:
+            recorded = [each.grad_fn for each in results if isinstance(each, torch.Tensor) and each.grad_fn]
+            for node in recorded[:1]:
+                node.register_prehook(_Call(calls))
+            if calls.dropped >= CALLS:
+                calls.is_open = False
                 warn(_HINT)
         return results
 
