@@ -53,16 +53,18 @@ class _Record(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._calls += 1
-        read = _tensors((args, kwargs))
+        read = tensors_among((args, kwargs))
         self.reads(read, self._calls)
         before = [tensor._version for tensor in read]
         result = function(*args, **(kwargs or {}))
-        written = {_memory(tensor) for tensor, version in zip(read, before, strict=True) if tensor._version != version}
+        written = {
+            memory_of(tensor) for tensor, version in zip(read, before, strict=True) if tensor._version != version
+        }
         if written:
             self.written.append((self._calls, written))
         elif isinstance(result, torch.Tensor) and self._is_made(result) and not result.requires_grad:
             result = result.view_as(result)  # who reads it does not read what it is the same as
-        self.keep(_tensors(result))
+        self.keep(tensors_among(result))
         return result
 
     def keep(self, values: Sequence[Tensor]) -> None:
@@ -81,7 +83,7 @@ class _Record(TorchFunctionMode):
         """Calls that write, each with a value that it changes, which was made before and is read afterwards."""
         sharing: dict[int, list[tuple[float, Value]]] = {}  # by memory
         for value, key in self._values.values() if self.written else ():
-            sharing.setdefault(_memory(value), []).append((self._last_read.get(id(value), 0), key))
+            sharing.setdefault(memory_of(value), []).append((self._last_read.get(id(value), 0), key))
         return {
             (call, key)
             for call, written in self.written
@@ -91,9 +93,9 @@ class _Record(TorchFunctionMode):
         }
 
 
-def _tensors(values: Any) -> list[Tensor]:
+def tensors_among(values: Any) -> list[Tensor]:
     return [leaf for leaf in torch.utils._pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
-def _memory(tensor: Tensor) -> int:
+def memory_of(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)

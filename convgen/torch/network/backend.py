@@ -18,7 +18,7 @@ from convgen.spec import known_tuning
 from convgen.torch.network.inductor import for_any_sizes
 from convgen.torch.network.prepare import Options, Prepared, kind, make_room, without_data
 from convgen.torch.network.report import Report, told, warn
-from convgen.torch.network.sizes import Kinds, numbers_of
+from convgen.torch.network.sizes import AnySizes, Kinds, numbers_of
 from convgen.torch.network.trace import tracing
 from convgen.torch.network.training import compile_training
 from convgen.torch.network.training_sizes import TrainingOfAnySizes
@@ -116,8 +116,10 @@ class _Graph:
         self._of_modules: Any = torch.utils.weak.WeakIdKeyDictionary()
         self._without_weights = _OfModule()
         self._is_symbolic = any(isinstance(given, torch.SymInt) for given in example_inputs)
-        #: As Inductor compiles the graph, at the first call, for symbols in place of sizes; or the graph itself.
-        self._any_sizes: Callable[..., Any] | None = None if options.inductor else graph_module
+        by_inductor = self._is_symbolic and options.inductor
+        self._for_any_sizes = AnySizes(
+            graph_module, for_any_sizes(graph_module, options.config) if by_inductor else graph_module
+        )
 
     def __call__(self, *given: Any) -> Any:
         arguments = [each.item() if i in self._numbers else each for i, each in enumerate(given)]
@@ -133,22 +135,6 @@ class _Graph:
 
     def _of_module(self, arguments: Sequence[Any]) -> _OfModule | None:
         return self._of_modules.get(arguments[self._weights[0]]) if self._weights else self._without_weights
-
-    def _for_any_sizes(self, *arguments: Any) -> Any:
-        run = self._any_sizes
-        if run is None:
-            run = self._any_sizes = for_any_sizes(self._function, self._options.config)
-        if run is self._function:
-            return run(*arguments)
-        try:
-            return run(*arguments)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            results = self._function(*arguments)  # which raises what is wrong with the arguments
-            warn(f"convgen leaves a graph to aten, for sizes that change from call to call: {told(error)}")
-            self._any_sizes = self._function
-            return results
 
     def _as_it_is(self, arguments: Sequence[Any]) -> Any:
         return self._function(*arguments)

@@ -7,10 +7,12 @@ compiled once, by Inductor, for any sizes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import torch
+
+from convgen.torch.network.report import told, warn
 
 #: Kinds of inputs that a graph is prepared for when they first come: the batches of a data set whose last one is short.
 AT_ONCE = 2
@@ -42,6 +44,35 @@ class Kinds:
         if self.convolutions and not any(self.convolutions):  # nothing to gain
             return False
         return len(self.convolutions) < (MOST_KINDS if comes_again else AT_ONCE)
+
+
+class AnySizes:
+    """A graph, `function`, as `compiled` computes it for any sizes; as it is where torch does not compile it so."""
+
+    def __init__(self, function: Callable[..., Any], compiled: Callable[..., Any]) -> None:
+        self._function, self.run = function, compiled
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.run is self._function:
+            return self.run(*arguments)
+        try:
+            return self.run(*arguments)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            results = self._function(*arguments)  # which raises what is wrong with the arguments
+            warn(f"convgen leaves a graph to aten, for sizes that change from call to call: {told(error)}")
+            self.run = self._function
+            return results
+
+
+def has_symbols(values: Iterable[Any]) -> bool:
+    """Whether symbols are among these, or among the sizes and strides of tensors."""
+    return any(
+        isinstance(number, torch.SymInt)
+        for value in values
+        for number in ((*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,))
+    )
 
 
 def numbers_of(graph_module: Any) -> set[int]:

@@ -25,9 +25,10 @@ from convgen.torch import ops
 from convgen.torch.asked import Asked, Bare, Forward, Gradient, Summed, of_backward, of_convolution, order_of
 from convgen.torch.choices import Choices
 from convgen.torch.network.inductor import brief, keyed
-from convgen.torch.network.layouts import same_strides
+from convgen.torch.network.layouts import FORMATS, same_strides
 from convgen.torch.network.prepare import Options
 from convgen.torch.network.report import Report, Row
+from convgen.torch.network.sizes import has_symbols
 from convgen.torch.network.sums import Ending, ending_of
 from convgen.torch.network.trace import call, is_call, value_of
 from convgen.torch.network.training_layout import with_channels_last
@@ -204,8 +205,7 @@ def _obstacle(node: Node) -> str:
     x, w = map(value_of, _tensors(node))
     rank = w.dim() - 2
     read = [value_of(arg) if isinstance(arg, torch.fx.Node) else arg for arg in pytree.tree_leaves(node.args)]
-    laid_out = [size for t in read if isinstance(t, torch.Tensor) for size in (*t.shape, *t.stride())]
-    if any(isinstance(size, torch.SymInt) for size in (*read, *laid_out)):
+    if has_symbols(read):
         return "its sizes are symbolic: they change from call to call"
     if rank > 1 and order_of(x, w) != channels_last(rank):
         return "channels are not last (model.to(memory_format=torch.channels_last)), nor can they be within this graph"
@@ -239,9 +239,8 @@ def _lay_out_tangent(graph: Any, node: Node) -> None:
     rank = value.dim() - 2
     if rank == 1 or is_packed(value.shape, value.stride(), channels_last(rank)):
         return
-    memory_format = torch.channels_last if rank == 2 else torch.channels_last_3d
     with graph.inserting_before(node):
-        made = call(graph, A.clone.default, grad, memory_format=memory_format)
+        made = call(graph, A.clone.default, grad, memory_format=FORMATS[value.dim()])
     node.args = (made, *node.args[1:])
 
 

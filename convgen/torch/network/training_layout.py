@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from convgen.torch.network.sizes import with_numbers
+from convgen.torch.network.aliases import memory_of, tensors_among
+from convgen.torch.network.layouts import FORMATS
+from convgen.torch.network.sizes import has_symbols, with_numbers
 
 GraphModule = Any
 Node = Any
 Tensor = Any
-pytree = torch.utils._pytree
 _CONVOLUTIONS = (torch.conv2d, torch.conv3d, torch.conv_transpose2d, torch.conv_transpose3d)
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 #: Libraries whose operators go by the strides of what they read, and modules whose functions do.
 _LIBRARIES = ("aten", "prims", "torchvision", "convgen")
 _MODULES = ("torch", "_operator", "builtins", "math")
@@ -35,13 +35,13 @@ def with_channels_last(graph_module: GraphModule, inputs: Sequence[Any]) -> Grap
     """The graph with channels last within.  None where they are already, where sizes are symbolic, or where the graph
     takes nothing else: a view may not fit then, or become a copy of what is written to."""
     tensors = [given for given in inputs if isinstance(given, torch.Tensor)]
-    if len(tensors) < len(inputs) or not any(map(_is_other, tensors)) or any(map(_has_symbols, tensors)):
+    if len(tensors) < len(inputs) or not any(map(_is_other, tensors)) or has_symbols(tensors):
         return None
     graphs = [module.graph for module in graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
     if not all(_goes_by_strides(node) for graph in graphs for node in graph.nodes):
         return None
     with suppress(Exception):  # whatever fake tensors do not do
-        made = with_numbers(graph_module, {})
+        made = with_numbers(graph_module, {})  # a copy
         before = _Trial(made, tensors)
         copied = [_copied(node, before.values) for node in list(made.graph.nodes)]
         if any(copied):
@@ -65,42 +65,29 @@ class _Trial(torch.fx.Interpreter):
             self.run(*[torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in like])
 
     def run_node(self, node: Node) -> Any:
-        given = [self.values[each] for each in node.all_input_nodes]
-        read = [each for each in pytree.tree_leaves(given) if isinstance(each, torch.Tensor)]
+        read = tensors_among([self.values[each] for each in node.all_input_nodes])
         versions = [tensor._version for tensor in read]
         self.values[node] = result = super().run_node(node)
-        self._written |= {_memory(t) for t, version in zip(read, versions, strict=True) if t._version != version}
+        self._written |= {memory_of(t) for t, version in zip(read, versions, strict=True) if t._version != version}
         return result
 
     def shared(self, nodes: Any = None) -> set[frozenset[Node]]:
         """Nodes whose tensors share memory that is written to, or that a result has."""
         sharing = defaultdict(set)
         for node in self.values if nodes is None else nodes:
-            for leaf in pytree.tree_leaves(self.values[node]):
-                if isinstance(leaf, torch.Tensor):
-                    sharing[_memory(leaf)].add(node)
+            for tensor in tensors_among(self.values[node]):
+                sharing[memory_of(tensor)].add(node)
         (output,) = self.module.graph.find_nodes(op="output")
-        results = {_memory(self.values[node]) for node in _tensors_of(output, self.values)}
+        results = {memory_of(self.values[node]) for node in _tensors_of(output, self.values)}
+        outside = {*output.all_input_nodes, *self.module.graph.find_nodes(op="placeholder")}
         return {frozenset(sharing[memory]) for memory in self._written} | {
-            frozenset(node for node in sharing[memory] if node in (*output.all_input_nodes, *self._arguments()))
-            for memory in results
+            frozenset(sharing[memory] & outside) for memory in results
         }
-
-    def _arguments(self) -> list[Node]:
-        return list(self.module.graph.find_nodes(op="placeholder"))
-
-
-def _memory(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _is_other(tensor: Tensor) -> bool:
     """Whether it has channels, and not last."""
-    return tensor.dim() in _FORMATS and not tensor.is_contiguous(memory_format=_FORMATS[tensor.dim()])
-
-
-def _has_symbols(tensor: Tensor) -> bool:
-    return any(isinstance(number, torch.SymInt) for number in (*tensor.shape, *tensor.stride()))
+    return tensor.dim() in FORMATS and not tensor.is_contiguous(memory_format=FORMATS[tensor.dim()])
 
 
 def _goes_by_strides(node: Node) -> bool:
@@ -125,7 +112,7 @@ def _copied(node: Node, values: dict[Node, Any]) -> bool:
     filters = node.kwargs.get("weight", node.args[1] if len(node.args) > 1 else None)
     if not (isinstance(filters, torch.fx.Node) and _is_other(values[filters])):
         return False
-    keywords = {"memory_format": _FORMATS[values[filters].dim()]}
+    keywords = {"memory_format": FORMATS[values[filters].dim()]}
     with node.graph.inserting_before(node):
         node.replace_input_with(filters, node.graph.call_method("contiguous", (filters,), keywords))
     return True

@@ -15,7 +15,7 @@ import torch
 from convgen.torch.network.inductor import fixed_sizes, with_symbols, without_graphs
 from convgen.torch.network.prepare import Options, kind, without_data
 from convgen.torch.network.report import Report, told, warn
-from convgen.torch.network.sizes import Kinds, numbers_of, with_numbers
+from convgen.torch.network.sizes import AnySizes, Kinds, numbers_of, with_numbers
 from convgen.torch.network.trace import tracing
 from convgen.torch.network.training import compile_training
 
@@ -36,8 +36,7 @@ class TrainingOfAnySizes:
         self._numbers = sorted({*sizes, *self._floats})
         self._kinds = Kinds()
         self._compiled: dict[Any, _Compiled] = {}
-        #: As it is compiled for symbols in place of sizes; or the graph itself.
-        self._any_sizes: _Compiled = with_symbols(graph_module, self._with_symbols)
+        self._for_any_sizes = AnySizes(graph_module, with_symbols(graph_module, self._with_symbols))
 
     def __call__(self, *given: Any) -> Any:
         if without_data(given):
@@ -45,38 +44,24 @@ class TrainingOfAnySizes:
         numbers = {i: given[i].item() if i in self._floats else given[i] for i in self._numbers}
         tensors = [each for i, each in enumerate(given) if i not in numbers]
         key = tuple(map(kind, numbers.values()))
-        compiled = self._compiled.get(key)
-        # what a checkpoint computes again, within a backward pass, goes the way that it went before
-        if compiled is None and not _in_backward():
-            with tracing():
-                compiled = self._compiled.get(key) or self._compile(key, numbers, tensors)
-        if compiled is not None:
+        if compiled := self._compiled.get(key):
             return compiled(*tensors)
-        return self._run_for_any_sizes([numbers.get(i, each) for i, each in enumerate(given)])
-
-    def _run_for_any_sizes(self, arguments: Sequence[Any]) -> Any:
-        run = self._any_sizes
-        if run is self._graph_module or _in_backward():  # where a checkpoint ends what it computes again by raising
-            return run(*arguments)
-        try:
-            return run(*arguments)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            results = self._graph_module(*arguments)  # which raises what is wrong with the arguments
-            warn(f"convgen leaves a graph to aten, for sizes that change from call to call: {told(error)}")
-            self._any_sizes = self._graph_module
-            return results
+        arguments = [numbers.get(i, each) for i, each in enumerate(given)]
+        # what a checkpoint computes again, within a backward pass, goes the way that it went, and ends by raising
+        if torch._C._current_graph_task_id() != -1:
+            return self._for_any_sizes.run(*arguments)
+        with tracing():
+            compiled = self._compiled.get(key) or self._compile(key, numbers, tensors)
+        return compiled(*tensors) if compiled else self._for_any_sizes(*arguments)
 
     def _compile(self, key: Any, numbers: dict[int, Any], tensors: Sequence[Any]) -> _Compiled | None:
         """The graph for these numbers; None for those that it is not compiled for."""
         if not self._kinds.is_wanted(key):
             return None
-        rows = 0
+        reports: list[Report] = []
 
         def tell(report: Report) -> None:
-            nonlocal rows
-            rows += len(report)
+            reports.append(report)
             self._tell(report)
 
         try:
@@ -88,14 +73,10 @@ class TrainingOfAnySizes:
             warn(f"convgen leaves a graph to Inductor, for sizes that change from call to call: {told(error)}")
             self._kinds.convolutions.append(0)
             return None
-        self._kinds.convolutions.append(rows)
+        self._kinds.convolutions.append(sum(map(len, reports)))
         self._compiled[key] = made
         return made
 
     def _with_symbols(self, graph_module: Any, inputs: Sequence[Any]) -> _Compiled:
         options = replace(self._options, config=without_graphs(self._options.config))
         return compile_training(graph_module, inputs, options, self._tell)
-
-
-def _in_backward() -> bool:
-    return bool(torch._C._current_graph_task_id() != -1)

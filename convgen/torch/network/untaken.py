@@ -44,9 +44,9 @@ def hinting(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         results = function(*arguments)
         if calls.is_open:
-            recorded = [each.grad_fn for each in results if isinstance(each, torch.Tensor) and each.grad_fn]
-            for node in recorded[:1]:
-                node.register_prehook(_Call(calls))
+            tensors = (each for each in results if isinstance(each, torch.Tensor) and each.grad_fn)
+            if (recorded := next(tensors, None)) is not None:
+                recorded.grad_fn.register_prehook(_Call(calls))
             if calls.dropped >= CALLS:
                 calls.is_open = False
                 warn(_HINT)
