@@ -12,6 +12,7 @@ import torch
 
 from convgen.torch.asked import Asked, Forward, Gradient, Summed, WithBias
 from convgen.torch.launch import Served
+from convgen.torch.memory import is_out_of_memory
 from convgen.torch.network.report import NOT_ON_GPU, Report, Row
 from convgen.torch.network.timing import Timer
 
@@ -122,7 +123,9 @@ class Choices:
         """The row of convgen's kernel, or aten's."""
         try:
             us, aten_us = _times(self._timer, asked)
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             return replace(row, kernel="aten", fused="", why_not="there was no memory to time it")
         row = replace(row, us=us, aten_us=aten_us)
         return row if us < aten_us else replace(row, kernel="aten", fused="", why_not=f"{row.kernel} is slower")

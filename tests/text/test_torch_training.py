@@ -16,6 +16,7 @@ from torch._functorch.aot_autograd import make_boxed_func  # noqa: E402
 
 import convgen.torch as ct  # noqa: E402
 from convgen.ir.problem import Op  # noqa: E402
+from convgen.runtime.errors import DriverError  # noqa: E402
 from convgen.torch import aten, choices, ops, override  # noqa: E402
 from convgen.torch.asked import Forward, WithBias  # noqa: E402
 from convgen.torch.choices import Choices  # noqa: E402
@@ -399,12 +400,26 @@ def test_what_was_taken_unmeasured_is_measured_when_that_is_asked_for(clock):
     assert [chosen.row(kind).us for kind in (faster, slower)] == [1.0, 3.0]
 
 
-def test_what_is_not_served_or_cannot_be_timed_is_atens_with_the_reason(clock):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("CUDA error: out of memory"),  # as making a stream does
+        DriverError("cuModuleLoadData: the CUDA driver says CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"),
+    ],
+)
+def test_what_is_not_served_or_cannot_be_timed_is_atens_with_the_reason(clock, error):
     chosen = Choices()
     assert chosen.launch(Kind("a", Served(None, "c is 3"))) is None
-    clock.us = torch.OutOfMemoryError()
+    clock.us = error
     assert chosen.launch(Kind("b")) is None
     assert [row.why_not for row in chosen.report] == ["c is 3", "there was no memory to time it"]
+
+
+def test_another_error_of_timing_is_raised(clock):
+    clock.us = RuntimeError("an illegal memory access")
+    with pytest.raises(RuntimeError, match="illegal"):
+        Choices().launch(Kind("a"))
 
 
 def test_a_capture_takes_what_is_known_and_decides_nothing(clock):

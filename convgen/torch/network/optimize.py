@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from convgen.diagnostics import ConvgenError
 from convgen.runtime.errors import WrongArguments
 from convgen.spec import known_tuning
+from convgen.torch.memory import is_out_of_memory
 from convgen.torch.network.arguments import Given, WatchedContainers
 from convgen.torch.network.attributes import MakesLayers, Watched, hooked, remembers
 from convgen.torch.network.constants import OtherWeights
@@ -82,9 +83,11 @@ def optimize(
     arguments = example if isinstance(example, tuple) else (example,)
     try:
         made.prepare(*arguments, **(kwargs or {}))
-    except (ConvgenError, torch.OutOfMemoryError):
+    except ConvgenError:
         raise
     except Exception as error:  # the model's own
+        if is_out_of_memory(error):
+            raise
         raise WrongArguments(f"the model does not take the example: {told(error)}\n{hint}") from error
     return made
 
@@ -237,7 +240,7 @@ class Optimized(Module):
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the model itself is always right
             if not limit_of_tracers(error):
                 _try(self.model, given.args, given.kwargs)
-            short = isinstance(error, torch.OutOfMemoryError)
+            short = is_out_of_memory(error)
             why = "memory is short for the whole" if short else "the whole cannot be traced"
             return self._in_parts(f"{why}: {told(error)}", hooks_see(self.model) or isinstance(error, MakesLayers))
 

@@ -18,6 +18,7 @@ from convgen.diagnostics import ConvgenError
 from convgen.functional.prebuild import prebuilding
 from convgen.runtime.errors import WrongArguments
 from convgen.torch.launch import recipe
+from convgen.torch.memory import is_out_of_memory
 from convgen.torch.network.aliases import writes_alike
 from convgen.torch.network.batch_norm import fold_batch_norms
 from convgen.torch.network.borders import leave_to_passes
@@ -138,7 +139,7 @@ class Rewritten(Enum):
 def _why_simpler(level: Rewritten, simpler: Rewritten, error: Exception, options: Options) -> str:
     """What is said where a network cannot be rewritten so far, or Inductor does not compile it then; raises the error
     where nothing simpler is left, or where parts do as well."""
-    if not options.inductor or level is Rewritten.NOTHING or isinstance(error, (OtherWeights, torch.OutOfMemoryError)):
+    if not options.inductor or level is Rewritten.NOTHING or isinstance(error, OtherWeights) or is_out_of_memory(error):
         raise error
     note = f"{simpler.value}: {told(error)}"
     warn(f"convgen.torch.optimize: {note}")

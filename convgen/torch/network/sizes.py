@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from convgen.torch.memory import is_out_of_memory
 from convgen.torch.network.report import told, warn
 
 #: Kinds of inputs that a graph is prepared for when they first come: the batches of a data set whose last one is short.
@@ -57,9 +58,9 @@ class AnySizes:
             return self.run(*arguments)
         try:
             return self.run(*arguments)
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             results = self._function(*arguments)  # which raises what is wrong with the arguments
             warn(f"convgen leaves a graph to aten, for sizes that change from call to call: {told(error)}")
             self.run = self._function

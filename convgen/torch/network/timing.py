@@ -23,12 +23,13 @@ from convgen.runtime import artifacts
 from convgen.torch import aten
 from convgen.torch.asked import Gradient, Summed, WithBias
 from convgen.torch.launch import Served, served
+from convgen.torch.memory import free_bytes
 from convgen.torch.switches import allow_tf32, deterministic
 
 Tensor = Any
 TF = torch.nn.functional
 _FILE = "us.json"
-#: Rotated buffers are at most this many bytes.
+#: Rotated buffers are at most this many bytes, or half of what is free.
 _BYTES = 2 << 30
 _here = threading.local()
 #: Who times has the GPU to itself, as far as this module is concerned.
@@ -175,7 +176,8 @@ class Timer:
         """Microseconds, and whether nothing else ran on the GPU meanwhile."""
         result = call(*_made(x, w, operands))
         each = sum(t.numel() * t.element_size() for t in (x, w, *operands, result))
-        sets = min(measure.set_count(each), max(2, _BYTES // each))
+        room = min(_BYTES, free_bytes(x.get_device()) // 2)
+        sets = min(measure.set_count(each), max(2, room // each))
         buffers = [_made(x, w, operands) for _ in range(sets)]
         others = [torch.randn_like(result) for _ in range((left or 1) - 1)]
         kept: list[Any] = [None] * sets  # results stay alive, so that they rotate, too

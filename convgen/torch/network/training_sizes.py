@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from convgen.torch.memory import is_out_of_memory
 from convgen.torch.network.inductor import fixed_sizes, with_symbols, without_graphs
 from convgen.torch.network.prepare import Options, kind, without_data
 from convgen.torch.network.report import Report, told, warn
@@ -67,9 +68,9 @@ class TrainingOfAnySizes:
         try:
             with fixed_sizes(tensors) as fakes:
                 made = compile_training(with_numbers(self._graph_module, numbers), fakes, self._options, tell)
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:  # what torch does not compile so; it may for any sizes, or says what is wrong
+            if is_out_of_memory(error):
+                raise
             warn(f"convgen leaves a graph to Inductor, for sizes that change from call to call: {told(error)}")
             self._kinds.convolutions.append(0)
             return None
