@@ -200,6 +200,12 @@ class TorchBackend:
     def dtype(self, name: str) -> Any:
         return getattr(self.torch, _TORCH[name][0])
 
+    def free_bytes(self) -> int:
+        """Of the current GPU's memory: what no process has, and what torch's allocator keeps for this one."""
+        cuda = self.torch.cuda
+        free: int = cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.memory_allocated()
+        return free
+
     @contextmanager
     def stream(self) -> Iterator[None]:
         self.torch.cuda.synchronize()

@@ -20,18 +20,13 @@ _WORTHWHILE = 4
 _MOST_WORKERS = 32
 
 
-def prebuild(texts: Sequence[str]) -> None:
-    """Builds the kernels of specs of one convolution each, as many at a time as there are processors.
+@contextmanager
+def prebuilding(texts: Sequence[str]) -> Iterator[None]:
+    """Builds the kernels of specs of one convolution each, as many at a time as there are processors, while this
+    process does what is within; at its end they are built.
 
     Says nothing of those that cannot be built: whoever asks for them is told.
     """
-    with prebuilding(texts):
-        pass
-
-
-@contextmanager
-def prebuilding(texts: Sequence[str]) -> Iterator[None]:
-    """The same, while this process does what is within; at its end the kernels are built."""
     texts = list(dict.fromkeys(texts))
     workers = min(_MOST_WORKERS, len(os.sched_getaffinity(0)), len(texts) // 2)
     if len(texts) < _WORTHWHILE or workers < 2 or cache_is_off():

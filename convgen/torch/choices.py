@@ -69,6 +69,16 @@ class Choices:
         kind = self._kinds.get(asked.key)
         return kind is not None and kind.decided
 
+    def time_aten(self, asked: Asked) -> None:
+        """Times what convgen's kernel will be compared with, which can be done while that is built."""
+        if self.is_decided(asked):
+            return
+        try:
+            _time_aten(self._timer, asked)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+
     def measure(self, asked: Asked) -> None:
         """Lets the faster one compute it, by measure now where it was decided without one."""
         kind = self._kind(asked, measure=True)
@@ -134,6 +144,15 @@ class Choices:
 def _fused(asked: Asked) -> str:
     """What the kernel computes beside the convolution, in words."""
     return asked.epilogue if isinstance(asked, Forward) else asked.fused if isinstance(asked, Summed) else ""
+
+
+def _time_aten(timer: Timer, asked: Asked) -> None:
+    bare = asked.bare if isinstance(asked, (Summed, WithBias)) else asked
+    if isinstance(bare, Gradient):
+        timer.gradient_by_aten(bare)
+    else:
+        assert isinstance(bare, Forward)
+        timer.aten(bare, 1 if bare.epilogue else None)
 
 
 def _times(timer: Timer, asked: Asked) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Memory of a GPU that is short: which errors say so, and what is left.  Nothing else is concluded from such errors."""
+"""Errors that say that memory is short: what needs less is tried, and nothing else is concluded from them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and "out of memory" in str(error)
-
-
-def free_bytes(device: int) -> int:
-    """Of a GPU's memory: what no process has, and what torch's allocator keeps for this one."""
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + kept

@@ -7,7 +7,7 @@ import os
 import pytest
 
 import convgen
-from convgen.functional.prebuild import prebuild, prebuilding
+from convgen.functional.prebuild import prebuilding
 from convgen.runtime import nvrtc
 
 SPECS = [
@@ -29,7 +29,8 @@ def cannot_compile(*_):
 
 
 def test_what_is_built_is_at_hand(monkeypatch):
-    prebuild([*SPECS, "conv wrong {}"])  # whoever asks for the last one is told
+    with prebuilding([*SPECS, "conv wrong {}"]):  # whoever asks for the last one is told
+        pass
     monkeypatch.setattr(nvrtc, "compile_source", cannot_compile)
     assert [convgen.compile(spec).cubin[:4] for spec in SPECS] == 4 * [b"\x7fELF"]
 

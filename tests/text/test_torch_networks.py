@@ -524,7 +524,7 @@ def test_networks_stay_right_whatever_is_fastest(name, monkeypatch):
         return made
 
     monkeypatch.setattr(choice, "served", served)
-    monkeypatch.setattr(choice, "prebuild", lambda texts: None)
+    monkeypatch.setattr(choice, "prebuilding", lambda texts: contextlib.nullcontext())
     monkeypatch.setattr(prepare, "OnCpu", chooser)
     x = torch.randn(1, 3, 16, 16)
     model = network(name, x)
@@ -1113,7 +1113,10 @@ def test_linear_layers_that_convgen_does_not_take_stay_linear_layers(monkeypatch
 class Clock:
     """In the place of a GPU: each launch takes a microsecond."""
 
-    captures = 0
+    captures, free = 0, 1 << 40
+
+    def free_bytes(self):
+        return self.free
 
     def stream(self):
         return contextlib.nullcontext()
@@ -1128,6 +1131,23 @@ class Clock:
 
     def environment(self):
         return {"gpu": "a clock"}
+
+
+@pytest.mark.parametrize(("free", "expected"), [(1 << 40, 32), (20 << 20, 9), (0, 2)])
+def test_buffers_take_half_of_the_memory_that_is_free(monkeypatch, tmp_path, free, expected):
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path))
+    sets = []
+
+    def capture(run, number, backend):
+        sets.append(number)
+        return timing.measure.Captured(None, 1, 1.0, run)
+
+    monkeypatch.setattr(timing, "TorchBackend", Clock)
+    monkeypatch.setattr(Clock, "free", free)
+    monkeypatch.setattr(timing.measure, "capture", capture)
+    x, w = torch.empty(1, 8, 128, 128), torch.empty(8, 8, 1, 1)
+    assert timing.Timer().aten((x, w, [], "", [1, 1], [0, 0], [1, 1], 1), None) > 0
+    assert sets == [expected]  # of a megabyte, and the filters
 
 
 def test_times_are_kept_on_disk(monkeypatch, tmp_path):

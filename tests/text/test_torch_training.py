@@ -7,6 +7,7 @@ import threading
 import warnings
 import weakref
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch._functorch.aot_autograd import make_boxed_func  # noqa: E402
 
 import convgen.torch as ct  # noqa: E402
+from convgen.diagnostics import ConvgenError  # noqa: E402
 from convgen.ir.problem import Op  # noqa: E402
 from convgen.runtime.errors import DriverError  # noqa: E402
 from convgen.torch import aten, choices, ops, override  # noqa: E402
@@ -414,6 +416,41 @@ def test_what_is_not_served_or_cannot_be_timed_is_atens_with_the_reason(clock, e
     clock.us = error
     assert chosen.launch(Kind("b")) is None
     assert [row.why_not for row in chosen.report] == ["c is 3", "there was no memory to time it"]
+
+
+@pytest.mark.parametrize("error", [None, torch.OutOfMemoryError("none is left")])
+def test_aten_is_timed_while_kernels_are_built(clock, monkeypatch, error):
+    class Recipe:
+        def __init__(self, text):
+            self.convolution, self.text = self, text
+
+    class Asked(Kind):
+        def recipe(self):
+            if self.key == "refused":
+                raise ConvgenError("no")
+            return Recipe(f"conv {self.key}")
+
+    done = []
+
+    @contextmanager
+    def building(texts):
+        done.append(texts)
+        yield
+        done.append("built")
+
+    def time_aten(timer, asked):
+        done.append(asked.key)
+        if error:
+            raise error
+
+    monkeypatch.setattr(training, "prebuilding", building)
+    monkeypatch.setattr(choices, "_time_aten", time_aten)
+    chosen, asked = Choices(), [Asked("a"), Asked("refused", Served(None, "no")), Asked("b")]
+    training._decide(asked, chosen, measure=True, tune=None)
+    assert done == [["conv a", "conv b"], "a", "b", "built"]
+    assert [row.us for row in chosen.report] == [1.0, None, 1.0]
+    training._decide(asked, chosen, measure=True, tune=None)  # they are known
+    assert done[4:] == [["conv a", "conv b"], "built"]
 
 
 def test_another_error_of_timing_is_raised(clock):

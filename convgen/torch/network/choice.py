@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from convgen.diagnostics import ConvgenError
-from convgen.functional.prebuild import prebuild
+from convgen.functional.prebuild import prebuilding
 from convgen.torch.asked import Summed
 from convgen.torch.launch import recipe, served
 from convgen.torch.network.chains import Chain, End
@@ -83,18 +83,26 @@ class Measured:
         self._timer, self._tune = Timer() if measure else None, tune
 
     def prepare(self, chains: Sequence[Chain], sums: bool) -> None:
-        """Builds all candidates' kernels, many at a time: those with sums, too, where they may be asked for."""
-        texts = []
+        """Builds all candidates' kernels, many at a time: those with sums, too, where they may be asked for.  Meanwhile
+        aten's are timed, among which cuDNN takes a while to choose."""
+        texts: list[str] = []
+        compared: list[Chain] = []
         for chain in chains:
+            others = len(texts)
             for way, end in _candidates(_ways(chain)):
                 try:
                     texts.append(recipe(*_values(way, end)).convolution.text)
                 except ConvgenError:  # the one who asks for the kernel is told
                     continue
+            if self._timer and len(texts) > others:
+                compared.append(chain)
             if sums and self._timer and (asked := sums_behind(chain, chain.ends[-1])):
                 with suppress(ConvgenError):  # as above
                     texts.append(asked.recipe().convolution.text)
-        prebuild(texts)
+        with prebuilding(texts):
+            for chain in compared:
+                assert self._timer
+                _aten_us(self._timer, chain)
 
     def splits(self, halves: Halves) -> bool:
         """Measured, or where less is read and written: x once more, instead of what a pass reads."""
@@ -114,7 +122,7 @@ class Measured:
     def choose(self, chain: Chain, layer: str) -> Choice:
         found, why_not = [], ""
         ways = _ways(chain)
-        opens = any(way.opening for way in ways)
+        opens = _opens(ways)
         for way, end in _candidates(ways):
             arguments = _values(way, end)
             serving = served(*arguments, tune=self._tune)
@@ -131,7 +139,7 @@ class Measured:
         us, choice = min(found, key=lambda candidate: candidate[0])
         if self._timer is None:
             return choice
-        aten_us = _aten_us(self._timer, chain, opens)
+        aten_us = _aten_us(self._timer, chain)
         row = replace(choice.row, aten_us=aten_us)
         if us < aten_us:
             return replace(choice, row=row)
@@ -153,6 +161,11 @@ class Measured:
 def _ways(chain: Chain) -> list[Chain]:
     """With the upsampling folded, or with a prologue; and as it is."""
     return [way for way in (folded(chain) or opened(chain), chain) if way is not None]
+
+
+def _opens(ways: Sequence[Chain]) -> bool:
+    """Whether a prologue is among them, so that a pass stands before those without."""
+    return any(way.opening for way in ways)
 
 
 def _candidates(ways: Sequence[Chain]) -> list[tuple[Chain, End]]:
@@ -192,11 +205,11 @@ def _fused_us(timer: Timer, way: Chain, end: End, arguments: tuple[Any, ...], be
     return timer.fused(arguments, rest.passes, *before) + _moved_us(timer, way, rest.moved)
 
 
-def _aten_us(timer: Timer, chain: Chain, opens: bool) -> float:
+def _aten_us(timer: Timer, chain: Chain) -> float:
     linear = bool(chain.convolution.meta.get("linear"))
     # cuBLAS adds a bias on the way; behind cuDNN's convolution it is a pass, or part of one
     rest = _rest(chain, chain.ends[0], bare=not linear)
-    us = timer.aten(_plain(chain), rest.passes, linear, _source(chain), opens)
+    us = timer.aten(_plain(chain), rest.passes, linear, _source(chain), _opens(_ways(chain)))
     return us + _moved_us(timer, chain, rest.moved)
 
 

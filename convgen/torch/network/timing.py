@@ -23,7 +23,6 @@ from convgen.runtime import artifacts
 from convgen.torch import aten
 from convgen.torch.asked import Gradient, Summed, WithBias
 from convgen.torch.launch import Served, served
-from convgen.torch.memory import free_bytes
 from convgen.torch.switches import allow_tf32, deterministic
 
 Tensor = Any
@@ -88,18 +87,22 @@ class Timer:
         """convgen's kernel for a gradient, infinite where there is none, and aten's."""
         serving = gradient.served()
         launch = serving.launch
-        arguments: tuple[Any, ...] = *gradient.reads, [], gradient.op, *gradient[3:]
+        arguments = _read_by(gradient)
         us = self._us(_who(serving), arguments, None, lambda a, b, _: launch(a, b, ())) if launch else math.inf
-        aten_us = self._us("aten", arguments, None, lambda a, b, _: gradient._replace(first=a, second=b).by_aten())
-        return us, aten_us
+        return us, self.gradient_by_aten(gradient)
+
+    def gradient_by_aten(self, gradient: Gradient) -> float:
+        def call(a: Tensor, b: Tensor, _: Any) -> Tensor:
+            return gradient._replace(first=a, second=b).by_aten()
+
+        return self._us("aten", _read_by(gradient), None, call)
 
     def with_bias(self, asked: WithBias) -> tuple[float, float]:
         """convgen's kernel for both gradients; and the faster one of convgen and aten for the filters', and a sum."""
         serving, bare = asked.served(), asked.bare
         launch = serving.launch
         assert launch is not None
-        arguments: tuple[Any, ...] = *bare.reads, [], bare.op, *bare[3:]
-        us = self._us(f"{_who(serving)} with the bias", arguments, None, lambda a, b, _: launch(a, b, ())[0])
+        us = self._us(f"{_who(serving)} with the bias", _read_by(bare), None, lambda a, b, _: launch(a, b, ())[0])
         added_up = self._us("sum", (bare.second, bare.first, []), None, lambda grad, *_: _summed(asked, grad))
         return us, min(self.gradient(bare)) + added_up
 
@@ -176,7 +179,8 @@ class Timer:
         """Microseconds, and whether nothing else ran on the GPU meanwhile."""
         result = call(*_made(x, w, operands))
         each = sum(t.numel() * t.element_size() for t in (x, w, *operands, result))
-        room = min(_BYTES, free_bytes(x.get_device()) // 2)
+        backend, _ = self._machine(x.get_device())
+        room = min(_BYTES, backend.free_bytes() // 2)
         sets = min(measure.set_count(each), max(2, room // each))
         buffers = [_made(x, w, operands) for _ in range(sets)]
         others = [torch.randn_like(result) for _ in range((left or 1) - 1)]
@@ -188,8 +192,12 @@ class Timer:
                 made = torch.add(made, other)
             kept[i] = made if left is None or others else torch.relu(made)
 
-        backend, _ = self._machine(x.get_device())
         return measure.time_undisturbed(measure.capture(run, sets, backend), backend)
+
+
+def _read_by(gradient: Gradient) -> tuple[Any, ...]:
+    """Tensors, operands, and what else tells gradients apart."""
+    return *gradient.reads, [], gradient.op, *gradient[3:]
 
 
 def _summed(asked: WithBias, grad: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 
 from convgen.diagnostics import ConvgenError
 from convgen.functional.arrays import channels_last, is_packed
-from convgen.functional.prebuild import prebuild
+from convgen.functional.prebuild import prebuilding
 from convgen.ir.problem import Op
 from convgen.torch import ops
 from convgen.torch.asked import Asked, Bare, Forward, Gradient, Summed, of_backward, of_convolution, order_of
@@ -170,13 +170,15 @@ def _take_sums(
 
 
 def _decide(asked: Sequence[Asked], choices: Choices, measure: bool, tune: str | None) -> None:
-    """All kernels are built before any is timed."""
-    texts = []
+    """Kernels are built many at a time; meanwhile aten's are timed, among which cuDNN takes a while to choose."""
+    served = []
     for one in asked:
         with suppress(ConvgenError):  # the row says why
-            texts.append(one.recipe().convolution.text)
+            served.append((one, one.recipe().convolution.text))
     if any(one.reads[0].is_cuda for one in asked):
-        prebuild(texts)
+        with prebuilding([text for _, text in served]):
+            for one, _ in served if measure else []:
+                choices.time_aten(one)
     for one in asked:
         if tune:
             one.served(tune)
