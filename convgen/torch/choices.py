@@ -12,8 +12,8 @@ import torch
 
 from convgen.torch.asked import Asked, Forward, Gradient, Summed, WithBias
 from convgen.torch.launch import Served
-from convgen.torch.memory import is_out_of_memory
-from convgen.torch.network.report import NOT_ON_GPU, Report, Row
+from convgen.torch.memory import where_memory_suffices
+from convgen.torch.network.report import NO_MEMORY, NOT_ON_GPU, Report, Row
 from convgen.torch.network.timing import Timer
 
 Tensor = Any
@@ -73,11 +73,7 @@ class Choices:
         """Times what convgen's kernel will be compared with, which can be done while that is built."""
         if self.is_decided(asked):
             return
-        try:
-            _time_aten(self._timer, asked)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
+        where_memory_suffices(lambda: _time_aten(self._timer, asked))
 
     def measure(self, asked: Asked) -> None:
         """Lets the faster one compute it, by measure now where it was decided without one."""
@@ -131,12 +127,10 @@ class Choices:
 
     def _faster(self, row: Row, asked: Asked) -> Row:
         """The row of convgen's kernel, or aten's."""
-        try:
-            us, aten_us = _times(self._timer, asked)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            return replace(row, kernel="aten", fused="", why_not="there was no memory to time it")
+        times = where_memory_suffices(lambda: _times(self._timer, asked))
+        if times is None:
+            return replace(row, kernel="aten", fused="", why_not=NO_MEMORY)
+        us, aten_us = times
         row = replace(row, us=us, aten_us=aten_us)
         return row if us < aten_us else replace(row, kernel="aten", fused="", why_not=f"{row.kernel} is slower")
 

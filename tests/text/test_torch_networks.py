@@ -502,17 +502,19 @@ def test_views_of_arguments_stay_views():
     assert not [w for w in caught if "alias inputs" in str(w.message)]
 
 
-@pytest.mark.parametrize("name", ["densenet", "efficientnet"])
-def test_networks_stay_right_whatever_is_fastest(name, monkeypatch):
-    """With one image, on a machine where each candidate serves, and times are as they come."""
+@pytest.mark.parametrize(("name", "failing"), [("densenet", 0.0), ("efficientnet", 0.0), ("efficientnet", 0.3)])
+def test_networks_stay_right_whatever_is_fastest(name, failing, monkeypatch):
+    """With one image, on a machine where each candidate serves, and times are as they come, where there is memory."""
     draws = random.Random(0)
 
     class Drawn:
         def fused(self, *_, **__):
+            if draws.random() < failing:
+                raise RuntimeError("CUDA error: out of memory")
             return draws.random()
 
         def aten(self, *_, **__):
-            return 1.5 * draws.random()
+            return 1.5 * self.fused()
 
     def served(*arguments, **_):
         recipe(*arguments)
@@ -531,6 +533,7 @@ def test_networks_stay_right_whatever_is_fastest(name, monkeypatch):
     fast = ct.optimize(model, x, inductor=False)
     near(fast(x), model(x).detach())
     assert {row.kernel for row in fast.report} == {"a kernel", "aten"}
+    assert ("there was no memory to time it" in {row.why_not for row in fast.report}) == (failing > 0)
 
 
 def test_a_graph_of_no_tensors():

@@ -8,20 +8,22 @@ reads the result, its pass takes the steps that are left on its way, and what co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from convgen.diagnostics import ConvgenError
 from convgen.functional.prebuild import prebuilding
 from convgen.torch.asked import Summed
 from convgen.torch.launch import recipe, served
+from convgen.torch.memory import where_memory_suffices
 from convgen.torch.network.chains import Chain, End
 from convgen.torch.network.halves import Halves
 from convgen.torch.network.normalizations import sums_behind
 from convgen.torch.network.prologues import opened
-from convgen.torch.network.report import NOT_ON_GPU, Row
+from convgen.torch.network.report import NO_MEMORY, NOT_ON_GPU, Row
 from convgen.torch.network.stops import is_normalized, why_stopped
 from convgen.torch.network.timing import Timer
 from convgen.torch.network.trace import value_of
@@ -86,7 +88,7 @@ class Measured:
         """Builds all candidates' kernels, many at a time: those with sums, too, where they may be asked for.  Meanwhile
         aten's are timed, among which cuDNN takes a while to choose."""
         texts: list[str] = []
-        compared: list[Chain] = []
+        compared: list[Callable[[], float]] = []
         for chain in chains:
             others = len(texts)
             for way, end in _candidates(_ways(chain)):
@@ -95,17 +97,27 @@ class Measured:
                 except ConvgenError:  # the one who asks for the kernel is told
                     continue
             if self._timer and len(texts) > others:
-                compared.append(chain)
+                compared.append(partial(_aten_us, self._timer, chain))
             if sums and self._timer and (asked := sums_behind(chain, chain.ends[-1])):
                 with suppress(ConvgenError):  # as above
                     texts.append(asked.recipe().convolution.text)
         with prebuilding(texts):
-            for chain in compared:
-                assert self._timer
-                _aten_us(self._timer, chain)
+            for time in compared:
+                where_memory_suffices(time)
 
     def splits(self, halves: Halves) -> bool:
         """Measured, or where less is read and written: x once more, instead of what a pass reads."""
+        return bool(where_memory_suffices(lambda: self._splits(halves)))
+
+    def choose(self, chain: Chain, layer: str) -> Choice:
+        found = where_memory_suffices(lambda: self._choose(chain, layer))
+        return found or Choice(chain, None, Row(layer, "aten", why_not=NO_MEMORY))
+
+    def sums(self, asked: Summed, without: Row) -> Row | None:
+        """Measured: else nothing says that a pass of its own is not faster."""
+        return where_memory_suffices(lambda: self._sums(asked, without))
+
+    def _splits(self, halves: Halves) -> bool:
         whole, left = halves.whole, halves.left
         chosen = [self.choose(half, "") for half in (halves.first, halves.second)]
         if not all(half.end for half in chosen):
@@ -119,7 +131,7 @@ class Measured:
             times.append(self._timer.fused(fused, left, gated=gated))
         return sum(half.row.us or 0.0 for half in chosen) < min(times)
 
-    def choose(self, chain: Chain, layer: str) -> Choice:
+    def _choose(self, chain: Chain, layer: str) -> Choice:
         found, why_not = [], ""
         ways = _ways(chain)
         opens = _opens(ways)
@@ -145,8 +157,7 @@ class Measured:
             return replace(choice, row=row)
         return Choice(chain, None, replace(row, kernel="aten", fused="", why_not=f"{row.kernel} is slower"))
 
-    def sums(self, asked: Summed, without: Row) -> Row | None:
-        """Measured: else nothing says that a pass of its own is not faster."""
+    def _sums(self, asked: Summed, without: Row) -> Row | None:
         if self._timer is None or without.us is None or without.aten_us is None:
             return None
         serving = asked.served(tune=self._tune)

@@ -32,6 +32,8 @@ class Row:
 
 #: Why aten computes what lies on a CPU.
 NOT_ON_GPU = "not on a GPU"
+#: Why aten computes what could not be compared.
+NO_MEMORY = "there was no memory to time it"
 _NOTHING = "nothing was optimized: there are no convolutions"
 #: Where code is that a program calls, and that calls convgen for it.
 _FOLDERS = tuple(os.path.join(os.path.dirname(str(package.__file__)), "") for package in (torch, convgen))
