@@ -58,6 +58,7 @@ def main() -> None:
     """Builds the kernels of the texts on standard input."""
     import convgen
 
+    os.nice(10)  # the process that waits for the kernels may time others meanwhile
     for text in json.load(sys.stdin):
         try:
             convgen.compile(text)
