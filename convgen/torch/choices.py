@@ -73,7 +73,7 @@ class Choices:
         """Times what convgen's kernel will be compared with, which can be done while that is built."""
         if self.is_decided(asked):
             return
-        where_memory_suffices(lambda: _time_aten(self._timer, asked))
+        where_memory_suffices(lambda: _aten_us(self._timer, asked))
 
     def measure(self, asked: Asked) -> None:
         """Lets the faster one compute it, by measure now where it was decided without one."""
@@ -140,13 +140,13 @@ def _fused(asked: Asked) -> str:
     return asked.epilogue if isinstance(asked, Forward) else asked.fused if isinstance(asked, Summed) else ""
 
 
-def _time_aten(timer: Timer, asked: Asked) -> None:
+def _aten_us(timer: Timer, asked: Asked) -> float:
+    """aten's microseconds, with a pass in place of an epilogue, and without sums or a bias."""
     bare = asked.bare if isinstance(asked, (Summed, WithBias)) else asked
     if isinstance(bare, Gradient):
-        timer.gradient_by_aten(bare)
-    else:
-        assert isinstance(bare, Forward)
-        timer.aten(bare, 1 if bare.epilogue else None)
+        return timer.gradient_by_aten(bare)
+    assert isinstance(bare, Forward)
+    return timer.aten(bare, 1 if bare.epilogue else None)
 
 
 def _times(timer: Timer, asked: Asked) -> tuple[float, float]:
@@ -158,4 +158,4 @@ def _times(timer: Timer, asked: Asked) -> tuple[float, float]:
     if isinstance(asked, WithBias):
         return timer.with_bias(asked)
     assert isinstance(asked, Forward)
-    return timer.fused(asked, None), timer.aten(asked, 1 if asked.epilogue else None)
+    return timer.fused(asked, None), _aten_us(timer, asked)

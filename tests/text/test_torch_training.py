@@ -444,7 +444,7 @@ def test_aten_is_timed_while_kernels_are_built(clock, monkeypatch, error):
             raise error
 
     monkeypatch.setattr(training, "prebuilding", building)
-    monkeypatch.setattr(choices, "_time_aten", time_aten)
+    monkeypatch.setattr(choices, "_aten_us", time_aten)
     chosen, asked = Choices(), [Asked("a"), Asked("refused", Served(None, "no")), Asked("b")]
     training._decide(asked, chosen, measure=True, tune=None)
     assert done == [["conv a", "conv b"], "a", "b", "built"]

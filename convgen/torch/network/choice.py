@@ -8,7 +8,7 @@ reads the result, its pass takes the steps that are left on its way, and what co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -90,16 +90,13 @@ class Measured:
         texts: list[str] = []
         compared: list[Callable[[], float]] = []
         for chain in chains:
-            others = len(texts)
-            for way, end in _candidates(_ways(chain)):
-                try:
-                    texts.append(recipe(*_values(way, end)).convolution.text)
-                except ConvgenError:  # the one who asks for the kernel is told
-                    continue
-            if self._timer and len(texts) > others:
-                compared.append(partial(_aten_us, self._timer, chain))
+            ways = _ways(chain)
+            found = list(_texts(ways))
+            texts += found
+            if self._timer and found:
+                compared.append(partial(_aten_us, self._timer, chain, _opens(ways)))
             if sums and self._timer and (asked := sums_behind(chain, chain.ends[-1])):
-                with suppress(ConvgenError):  # as above
+                with suppress(ConvgenError):  # the one who asks for the kernel is told
                     texts.append(asked.recipe().convolution.text)
         with prebuilding(texts):
             for time in compared:
@@ -151,7 +148,7 @@ class Measured:
         us, choice = min(found, key=lambda candidate: candidate[0])
         if self._timer is None:
             return choice
-        aten_us = _aten_us(self._timer, chain)
+        aten_us = _aten_us(self._timer, chain, opens)
         row = replace(choice.row, aten_us=aten_us)
         if us < aten_us:
             return replace(choice, row=row)
@@ -185,6 +182,13 @@ def _candidates(ways: Sequence[Chain]) -> list[tuple[Chain, End]]:
     return [(way, end) for way in fast or ways[-1:] for end in _ends(way)]
 
 
+def _texts(ways: Sequence[Chain]) -> Iterator[str]:
+    """The specs of the candidates that convgen serves."""
+    for way, end in _candidates(ways):
+        with suppress(ConvgenError):  # the one who asks for the kernel is told
+            yield recipe(*_values(way, end)).convolution.text
+
+
 def _ends(chain: Chain) -> list[End]:
     """The whole chain, and the part before the first operand behind the bias that is as large as the result."""
     bare, whole = chain.ends[0], chain.ends[-1]
@@ -216,11 +220,11 @@ def _fused_us(timer: Timer, way: Chain, end: End, arguments: tuple[Any, ...], be
     return timer.fused(arguments, rest.passes, *before) + _moved_us(timer, way, rest.moved)
 
 
-def _aten_us(timer: Timer, chain: Chain) -> float:
+def _aten_us(timer: Timer, chain: Chain, opens: bool) -> float:
     linear = bool(chain.convolution.meta.get("linear"))
     # cuBLAS adds a bias on the way; behind cuDNN's convolution it is a pass, or part of one
     rest = _rest(chain, chain.ends[0], bare=not linear)
-    us = timer.aten(_plain(chain), rest.passes, linear, _source(chain), _opens(_ways(chain)))
+    us = timer.aten(_plain(chain), rest.passes, linear, _source(chain), opens)
     return us + _moved_us(timer, chain, rest.moved)
 
 
