@@ -27,8 +27,8 @@ from convgen.ir.tensor import Tensor
 #: A NumPy or CuPy array.
 Array = Any
 
-#: Elements of the gathered matrix that are held at a time (256 MiB of float64).
-_CHUNK = 1 << 25
+#: Elements of the gathered matrix that are held at a time (32 MiB of float64: larger ones are slower on a CPU).
+_CHUNK = 1 << 22
 
 
 def reference(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy) -> Array:
@@ -75,29 +75,30 @@ def accumulate(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = nump
     if problem.op is Op.FPROP:
         source, filters = x(), w()
         result = xp.zeros((g, problem.n, pixels, k))
-        for images in _chunks(problem):
-            rows = _gather(problem, source[:, images], xp).reshape(g, -1, window)
-            result[:, images] = xp.matmul(rows, filters.swapaxes(1, 2)).reshape(g, -1, pixels, k)
+        for images, part, at in _chunks(problem):
+            rows = _gather(problem, source[:, images], part, xp).reshape(g, -1, window)
+            sums = xp.matmul(rows, filters.swapaxes(1, 2))
+            result[:, images, at] = sums.reshape(g, -1, at.stop - at.start, k)
         return as_result(problem, result, ("n", *sp.output, "k"), "k", xp)
     if problem.op is Op.DGRAD:
         source, filters = y(), w()
         result = xp.zeros((g, problem.n, *problem.input, c))
-        for images in _chunks(problem):
-            rows = xp.matmul(source[:, images].reshape(g, -1, k), filters)
-            rows = rows.reshape(g, -1, *problem.output, *problem.filter, c)
-            result[:, images] = _scatter(problem, rows, xp)
+        for images, part, at in _chunks(problem):
+            rows = xp.matmul(source[:, images, at].reshape(g, -1, k), filters)
+            rows = rows.reshape(g, -1, *_counts(problem, part), *problem.filter, c)
+            result[:, images] += _scatter(problem, rows, part, xp)
         return as_result(problem, result, ("n", *sp.input, "c"), "c", xp)
     if problem.op is Op.WGRAD:
         source, errors = x(), y()
         result = xp.zeros((g, k, window))
-        for images in _chunks(problem):
-            rows = _gather(problem, source[:, images], xp).reshape(g, -1, window)
-            result += xp.matmul(errors[:, images].reshape(g, -1, k).swapaxes(1, 2), rows)
+        for images, part, at in _chunks(problem):
+            rows = _gather(problem, source[:, images], part, xp).reshape(g, -1, window)
+            result += xp.matmul(errors[:, images, at].reshape(g, -1, k).swapaxes(1, 2), rows)
         return as_result(problem, result, ("k", *sp.filter, "c"), "k", xp)
     lowered_dims = ("n", *sp.output, *sp.filter, "c")
     if problem.op is Op.IM2COL:
-        return as_result(problem, _gather(problem, x(), xp), lowered_dims, "c", xp)
-    result = _scatter(problem, read("lowered", lowered_dims, "c"), xp)
+        return as_result(problem, _gather(problem, x(), _everywhere(problem), xp), lowered_dims, "c", xp)
+    result = _scatter(problem, read("lowered", lowered_dims, "c"), _everywhere(problem), xp)
     return as_result(problem, result, ("n", *sp.input, "c"), "c", xp)
 
 
@@ -143,27 +144,42 @@ def as_result(problem: ConvProblem, a: Array, dims: tuple[str, ...], channels: s
     return a.transpose([held.index(d) for d in tensor.dims])
 
 
-def _chunks(problem: ConvProblem) -> Iterator[slice]:
-    """Runs of images whose gathered matrix fits in a chunk."""
-    each = math.prod(problem.output) * problem.taps * problem.c
-    step = max(1, _CHUNK // max(each, 1))
-    for first in range(0, problem.n, step):
-        yield slice(first, min(first + step, problem.n))
+def _chunks(problem: ConvProblem) -> Iterator[tuple[slice, range, slice]]:
+    """Runs of images, of places along the first axis of their output, and of pixels there, whose gathered matrix fits
+    in a chunk."""
+    places, row = problem.output[0], math.prod(problem.output[1:])
+    held = max(1, _CHUNK // max(row * problem.taps * problem.c, 1))
+    images, step = max(1, held // places), min(held, places)
+    for image in range(0, problem.n, images):
+        for first in range(0, places, step):
+            part = range(first, min(first + step, places))
+            yield slice(image, min(image + images, problem.n)), part, slice(part.start * row, part.stop * row)
+
+
+def _everywhere(problem: ConvProblem) -> range:
+    """All places along the first axis of the output."""
+    return range(problem.output[0])
+
+
+def _counts(problem: ConvProblem, part: range) -> tuple[int, ...]:
+    """The extents of that part of the output."""
+    return len(part), *problem.output[1:]
 
 
 def _seen(
-    problem: ConvProblem, extents: tuple[int, ...], low: tuple[int, ...]
+    problem: ConvProblem, part: range, extents: tuple[int, ...], low: tuple[int, ...]
 ) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
-    """Each tap, the outputs under which it lies inside of an array of these extents with that padding before it, and
-    the pixels that it sees there.  The padding, which may be far larger, is not gone through."""
+    """Each tap, the outputs of a part under which it lies inside of an array of these extents with that padding before
+    it, and the pixels that it sees there.  The padding, which may be far larger, is not gone through."""
+    parts = part, *map(range, problem.output[1:])
     for tap in product(*map(range, problem.filter)):
         outputs, pixels = [], []
-        axes = zip(tap, problem.dilation, problem.stride, problem.output, extents, low, strict=True)
-        for t, dilation, stride, count, extent, before in axes:
+        axes = zip(tap, problem.dilation, problem.stride, parts, extents, low, strict=True)
+        for t, dilation, stride, places, extent, before in axes:
             start = t * dilation - before  # the pixel under the first output
-            first = max(-(start // stride), 0)
-            end = max(min((extent - 1 - start) // stride + 1, count), first)
-            outputs.append(slice(first, end))
+            first = max(-(start // stride), places.start)
+            end = max(min((extent - 1 - start) // stride + 1, places.stop), first)
+            outputs.append(slice(first - places.start, end - places.start))
             pixels.append(slice(start + first * stride, start + end * stride, stride) if end > first else slice(0))
         yield tap, tuple(outputs), tuple(pixels)
 
@@ -177,25 +193,25 @@ _MODES: dict[Padding, dict[str, Any]] = {
 _ALL = (slice(None), slice(None))
 
 
-def _gather(problem: ConvProblem, x: Array, xp: Any) -> Array:
-    """(g, n, *input, c) to (g, n, *output, *filter, c)."""
+def _gather(problem: ConvProblem, x: Array, part: range, xp: Any) -> Array:
+    """(g, n, *input, c) to (g, n, *output, *filter, c), of a part of the output."""
     g, n, c, low = x.shape[0], x.shape[1], x.shape[-1], problem.pad_lo
     if problem.padding.repeats:
         amounts = ((0, 0), (0, 0), *zip(problem.pad_lo, problem.pad_hi, strict=True), (0, 0))
         x, low = xp.pad(x, amounts, **_MODES[problem.padding]), (0,) * problem.rank
     fill = math.nan if problem.padding is Padding.NAN else 0.0
-    rows = xp.full((g, n, *problem.output, *problem.filter, c), fill)
-    for tap, outputs, pixels in _seen(problem, x.shape[2:-1], low):
+    rows = xp.full((g, n, *_counts(problem, part), *problem.filter, c), fill)
+    for tap, outputs, pixels in _seen(problem, part, x.shape[2:-1], low):
         rows[(*_ALL, *outputs, *tap)] = x[(*_ALL, *pixels)]
     return rows
 
 
-def _scatter(problem: ConvProblem, rows: Array, xp: Any) -> Array:
-    """(g, n, *output, *filter, c) summed into (g, n, *input, c)."""
+def _scatter(problem: ConvProblem, rows: Array, part: range, xp: Any) -> Array:
+    """(g, n, *output, *filter, c), of a part of the output, summed into (g, n, *input, c)."""
     g, n, c, repeats = rows.shape[0], rows.shape[1], rows.shape[-1], problem.padding.repeats
     extents, low = (problem.padded, (0,) * problem.rank) if repeats else (problem.input, problem.pad_lo)
     x = xp.zeros((g, n, *extents, c))
-    for tap, outputs, pixels in _seen(problem, extents, low):
+    for tap, outputs, pixels in _seen(problem, part, extents, low):
         x[(*_ALL, *pixels)] += rows[(*_ALL, *outputs, *tap)]
     for axis in range(problem.rank) if repeats else ():
         x = _folded(problem, x, axis, xp)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import tracemalloc
 from functools import cache
 
 import ml_dtypes
@@ -65,16 +66,27 @@ def test_padding_takes_no_memory(op, padding):
     np.testing.assert_allclose(reference(problem, arrays), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_reference_of_a_chunked_batch(monkeypatch):
-    from convgen.ir import reference as module
-
-    for op in (Op.FPROP, Op.DGRAD, Op.WGRAD):
-        problem = make(op, n=5, c=4, k=6, input=(5, 6), stride=(2, 1), pad=1, groups=2)
-        arrays = verify.random_inputs(problem, 0)
-        whole = reference(problem, arrays)
-        monkeypatch.setattr(module, "_CHUNK", 1)
+@settings(max_examples=100, deadline=None)
+@given(problems(paddings=tuple(Padding)), SEEDS, st.sampled_from((1, 100, 1000)))
+def test_the_reference_gathers_piece_by_piece(problem, seed, held):
+    """Runs of images, or places along one image's first axis: whichever a chunk holds."""
+    arrays = verify.random_inputs(problem, seed)
+    whole = reference(problem, arrays)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("convgen.ir.reference._CHUNK", held)
         np.testing.assert_allclose(reference(problem, arrays), whole, rtol=1e-12, atol=1e-12)
-        monkeypatch.undo()
+
+
+def test_the_reference_of_one_large_image_takes_little_memory():
+    """Its gathered matrix would take 27 times the image: half a GB."""
+    problem = make("fprop", 1, 32, 8, (44, 44, 44), filter=(3, 3, 3), pad=((1, 1),) * 3)
+    arrays = verify.random_inputs(problem, 5)
+    tracemalloc.start()
+    try:
+        reference(problem, arrays)
+        assert tracemalloc.get_traced_memory()[1] < 150 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_reference_takes_raw_bits():
