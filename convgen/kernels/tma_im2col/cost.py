@@ -41,11 +41,13 @@ class Rates:
     split: float = 0.2  # joining a cluster, a tile (fitted to 283 layers on an H100, as the next)
     split_store: float = 0.00022  # a partial sum's element
     finish: float = 6.0  # the second kernel of a stream (not fitted, as the next)
-    part: float = 2.4e-4  # an element of a tile's part, written and read again
+    part: float = 5e-4  # an element of a tile's part, written and read again
     rewrite: float = 150.0  # a step of a prologue, and cycles an element (not fitted: instructions counted)
     rewrite_element: float = 0.04
     row_sum: float = 0.047  # cycles of a tile's element, for each sum over rows (shuffles counted, not fitted)
     memory: float = 4.75e6  # bytes a microsecond
+    l2_kept: float = 23e6  # bytes between two reads of the same, up to which L2 has it still,
+    l2_lost: float = 52e6  # and from which on it has lost it (H100: 20 kernels counted by ncu and timed)
     ragged_writes: float = 1.473  # more of them, where pixels of y begin inside a sector,
     odd_writes: float = 0.2165  # and where they are no vectors of 8 bytes
 
@@ -56,19 +58,22 @@ H200 = Rates()
 def time(
     *, rows: int, columns: int, m: int, n: int, b_rows: int, resident: int, crowd: float, k: int, stages: int,
     consumers: int, pingpong: bool, blocks: int, k_blocks: int, split_k: int, cluster: int, shared: str,
-    stream_k: int, tiles: int, steps: float, products: float, reads: int, writes: int, x_pitch: int, y_pitch: int,
+    stream_k: int, tiles: int, steps: float, products: float, reads: float, writes: int, x_pitch: int, y_pitch: int,
     sms: int, rates: Rates = H200, rewritten: int = 0, epi_tiles: int = 0, row_sums: int = 0, functions: float = 0.0,
+    again: int = 0, between: int = 0,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each (on average
     `products` of 16), `rows` x `columns` of them as wgmma sees it, with `b_rows` of B; a `cluster` of blocks fetches
     the operand `shared` once, and a block the `resident` rows of B; of a line of B, `crowd` requests beyond the first
-    of each multiprocessor come for a tile; `stream_k` deals the steps out evenly, and a second kernel finishes what
-    blocks share.  `reads` and `writes` are bytes of device memory, a pixel of x and of y takes `x_pitch` and `y_pitch`
-    bytes.  Of x, consumers write `rewritten` elements a step anew.  Of y they make `row_sums` sums over pixels that are
-    rows of fragments, and compute `functions` cycles of each element, all of a multiprocessor's consumers at about the
-    same time."""
+    of each multiprocessor come for a tile; `stream_k` deals the steps out evenly, so that blocks do not ask for the
+    same B at the same time, and a second kernel finishes what they share.  `reads` and `writes` are bytes of device
+    memory, a pixel of x and of y takes `x_pitch` and `y_pitch` bytes; taps read `again` so many bytes of x, after
+    `between` others.  Of x, consumers write `rewritten` elements a step anew.  Of y they make `row_sums` sums over
+    pixels that are rows of fragments, and compute `functions` cycles of each element, all of a multiprocessor's
+    consumers at about the same time."""
     r = rates
     written = cost.written(writes, y_pitch, r.ragged_writes, r.odd_writes)
+    reads += again * min(max((between - r.l2_kept) / (r.l2_lost - r.l2_kept), 0.0), 1.0)
     units = tiles * split_k
     start = r.start + r.spread * min(units / sms, 1)
     dearer = loading(2 * k, x_pitch, r.straddle, r.ragged)
@@ -77,7 +82,8 @@ def time(
         start, loaded, queue = start + resident * r.weight_row * dearer / CYCLES, 0, 0.0
     mma = rows / 64 * products * product(columns, r.shared_wait) * r.mma
     a_rows = m * (1 - min(r.multicast, 1.0) * (1 - 1 / cluster) * (shared == "a"))
-    load = max((a_rows + loaded) * k * 2 / r.l2, a_rows * r.row + loaded * r.weight_row) * dearer
+    weight_row = r.row if stream_k else r.weight_row
+    load = max((a_rows + loaded) * k * 2 / r.l2, a_rows * r.row + loaded * weight_row) * dearer
     load += r.stage / k_blocks
     if rewritten:  # while the step before is multiplied
         mma = max(mma, r.rewrite + rewritten * r.rewrite_element)

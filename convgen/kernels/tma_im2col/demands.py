@@ -19,9 +19,6 @@ def demands(layout: Layout) -> dict[str, Any]:
         traffic = traffic | {"writes": traffic["writes"] + 2 * sum(layout.partial_bytes.values())}
     if _whole_pixels(layout):
         traffic = traffic | {"y_pitch": 0}
-    sms = layout.target.clustered_sms(config.split_k * config.cluster)
-    if config.resident:  # as many for each part of the output channels
-        sms -= sms % layout.n_tiles if sms > layout.n_tiles else 0
     return dict(
         rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, b_rows=layout.b_rows, k=config.tile_k,
         resident=layout.resident_bytes // layout.span, crowd=_crowd(layout),
@@ -29,8 +26,9 @@ def demands(layout: Layout) -> dict[str, Any]:
         k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
         stream_k=config.stream_k, rewritten=layout.rewritten, tiles=layout.tile_count, steps=layout.mean_k_blocks,
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
-        sms=sms, **traffic,
+        sms=_sms(layout), **traffic,
         epi_tiles=layout.epi_tiles, row_sums=0 if config.swap_ab else len(sums), functions=functions(layout.problem),
+        again=layout.gemm.read_again, between=between_taps(layout),
     )  # fmt: skip
 
 
@@ -46,6 +44,25 @@ def _crowd(layout: Layout) -> float:
         each = layout.channel_blocks * lines(min(layout.span, row), apart) * LINE / row
     together = min(layout.tile_count * c.split_k, layout.target.sms) / (-(-g.columns // c.tile_n) * c.split_k)
     return (each - 1) * together / (c.cluster if c.shared == "b" else 1)
+
+
+def _sms(layout: Layout) -> int:
+    """Multiprocessors that have blocks."""
+    sms = layout.target.clustered_sms(layout.config.split_k * layout.config.cluster)
+    if layout.config.resident:  # as many for each part of the output channels
+        sms -= sms % layout.n_tiles if sms > layout.n_tiles else 0
+    return sms
+
+
+def between_taps(layout: Layout) -> int:
+    """Bytes of A that all blocks read between a tap's pixels and the same ones for the next tap that meets them: all
+    channels of each tile in flight, or a k block's; strided taps meet the same pixels at every other tap, or later."""
+    g, c = layout.gemm, layout.config
+    at_once = c.blocks * (c.consumers if c.schedule == "pingpong" else 1)
+    in_flight = min(layout.tile_count, _sms(layout) // c.split_k * at_once)
+    alike = -(-g.group_columns // c.tile_n)
+    channels = g.channels if c.order == "channels_inner" else c.tile_k
+    return -(-in_flight // alike) * c.tile_m * channels * g.element_bytes * (1 if g.phases else max(g.problem.stride))
 
 
 def _whole_pixels(layout: Layout) -> bool:

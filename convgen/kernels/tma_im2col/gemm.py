@@ -90,6 +90,14 @@ class Gemm:
         return () if self.pointwise else tma_axes(self.problem)
 
     @cached_property
+    def read_again(self) -> int:
+        """Bytes of A that taps read after another tap has."""
+        problem, strides = self.problem, (1,) * self.problem.rank if self.phases else self.problem.stride
+        axes = zip(problem.input, problem.output, problem.filter, strides, strict=True)
+        read = problem.n * math.prod(min(size, outputs * min(taps, by)) for size, outputs, taps, by in axes)
+        return max(sum(self.taps) * self.pixels - read, 0) * problem.c * self.element_bytes
+
+    @cached_property
     def tap_rows(self) -> TapRows | None:
         """Where tiles may leave out rows of taps that meet padding alone."""
         problem = self.problem

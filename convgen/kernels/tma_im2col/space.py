@@ -10,7 +10,9 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels.config import Options
 from convgen.kernels.parts import clusters, prepare
 from convgen.kernels.parts.assignment import assignment
+from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT, Config
+from convgen.kernels.tma_im2col.demands import between_taps
 from convgen.kernels.tma_im2col.epi_tiles import epi_tile_columns
 from convgen.kernels.tma_im2col.gemm import Gemm, gemm
 from convgen.kernels.tma_im2col.layout import Layout
@@ -74,10 +76,19 @@ def _packs(forward: ConvProblem) -> list[int]:
 
 
 def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
-    """The best configurations in clusters that load an operand together, and with their k loops shared evenly."""
+    """The best configurations in clusters that load an operand together, with their k loops shared evenly, and, where
+    L2 loses x from tap to tap, with taps inner."""
+    alone, split = _promising(best)
+    for layout in (*_together(alone, split, fixed), *alone, *split):
+        yield layout
+        if "order" not in fixed and layout.gemm.read_again and between_taps(layout) > cost.H200.l2_kept:
+            yield Layout(layout.problem, layout.target, layout.config.but(order="taps_inner"), layout.gemm)
+
+
+def _together(alone: list[Layout], split: list[Layout], fixed: Options) -> Iterator[Layout]:
+    """In clusters, and with their k loops shared evenly."""
     if "cluster" in fixed:
         return
-    alone, split = _promising(best)
     for layout in (*alone, *split):
         for blocks, operand in CLUSTERS:
             fits = blocks * layout.config.split_k <= clusters.MAX_CLUSTER and _neighbors(layout, operand) >= blocks
