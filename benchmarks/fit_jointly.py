@@ -44,10 +44,11 @@ from convgen.kernels.tma_im2col import cost as tma_im2col
 from convgen.kernels.tma_im2col.epi_tiles import WIDEST_EPI_TILE
 from convgen.kernels.tma_wgrad import cost as tma_wgrad
 from convgen.planner import database
+from convgen.targets import TARGETS
 
 RESULTS = Path(__file__).parent / "results"
 SHIPPED = Path(database.__file__).parent / "tuning.sqlite"
-GPU = database.REFERENCE_GPU["sm_90a"]  # what the rates are of
+GPU = TARGETS["sm_90a"].gpu.name  # what the rates are of
 GEMM_FILES = ("implicit_gemm_sweep", "implicit_gemm_aligned", "implicit_gemm_grouped_depthwise")
 #: What `fit_kernels.py` takes, but for depthwise's files and the candidates, which are a source of their own.
 BENCHES = (*GEMM_FILES, "bench_n8", "bench_n64", "unseen")

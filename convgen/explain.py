@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from convgen.gpus import reference
 from convgen.ir import integer
 from convgen.ir.estimates import SizeClass, takers
 from convgen.ir.index_map import (
@@ -126,7 +125,7 @@ def _summary(problem: ConvProblem) -> Table:
 
 def _roofline(problem: ConvProblem, target: Target, plan: Plan | None) -> Table:
     """The least time that the target's reference part can take, and how near the cost model says the plan comes."""
-    gpu = reference(target.name)
+    gpu = target.gpu
     flops, traffic = 2 * problem.macs, problem.min_bytes
     least = moving = traffic / gpu.memory.per_second
     rate = gpu.memory

@@ -33,6 +33,11 @@ class Gpu:
     f32: Rate
     f64_times: int
 
+    @property
+    def products_a_sm(self) -> float:
+        """Operations a second of a multiprocessor's tensor cores, with factors of 16 bits."""
+        return self.bits16.per_second / self.sms
+
     def multiply(self, dtype: str) -> Rate:
         """The rate at which factors of an element type are multiplied and added."""
         f64 = Rate(self.f32.per_second / self.f64_times, self.f32.source)
@@ -73,18 +78,5 @@ _ROWS = (
     ),
 )  # fmt: skip
 GPUS: dict[str, Gpu] = {row.name: row for row in _ROWS}
-#: The part that stands for a target where none is named.
-REFERENCE: dict[str, str] = {
-    "sm_80": "NVIDIA A100-SXM4-80GB",
-    "sm_86": "NVIDIA RTX A6000",
-    "sm_89": "NVIDIA L40S",
-    "sm_90": "NVIDIA H200",
-    "sm_90a": "NVIDIA H200",
-    "sm_100a": "NVIDIA B200",
-    "sm_120": "NVIDIA GeForce RTX 5090",
-}
-
-
-def reference(target: str) -> Gpu:
-    """The part that a target's rooflines are drawn for."""
-    return GPUS[REFERENCE[target]]
+#: The part that the cost models' rates are fitted on.
+FITTED = GPUS["NVIDIA H200"]

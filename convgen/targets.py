@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from convgen import habits
+from convgen.gpus import GPUS, Gpu
 
 #: Bytes of a multiprocessor's shared memory that every block takes besides its own.
 RESERVED_SHARED = 1024
@@ -28,12 +29,17 @@ class Target:
     registers_per_sm: int
     threads_per_sm: int
     blocks_per_sm: int
-    sms: int  # of the part that is most used; the launcher asks the device
+    gpu: Gpu = field(hash=False)  # the part that stands for it; the launcher asks the device
     features: frozenset[str]
     clusters: tuple[int, ...] = ()  # of 1, 2, 3, ... blocks, each with a multiprocessor to itself, that run at once
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def sms(self) -> int:
+        """Multiprocessors of the part that stands for it."""
+        return self.gpu.sms
 
     def shared_limit(self, blocks: int = 1) -> int:
         """Bytes of shared memory that each of so many blocks on a multiprocessor may have."""
@@ -64,16 +70,19 @@ class Target:
 _AMPERE = frozenset({"cp_async", "mma", "ldmatrix", "bf16"})
 _ADA = _AMPERE | {"fp8_convert"}
 _HOPPER = _ADA | {"mbarrier", "tma", "cluster", "stmatrix", "dependent_launch"}
+_WGMMA = _HOPPER | {"wgmma", "setmaxnreg"}
 #: The least that H200s had room for, less one of three and of eight; parts differ (docs/hardware/clusters.md).
 _CLUSTERS = (132, 66, 38, 30, 22, 17, 15, 14)
+_A100, _A6000, _L40S = (GPUS[f"NVIDIA {name}"] for name in ("A100-SXM4-80GB", "RTX A6000", "L40S"))
+_H200, _B200, _RTX_5090 = (GPUS[f"NVIDIA {name}"] for name in ("H200", "B200", "GeForce RTX 5090"))
 _ROWS = (
-    Target("sm_80", (8, 0), False, 166912, 167936, 65536, 2048, 32, 108, _AMPERE),
-    Target("sm_86", (8, 6), False, 101376, 102400, 65536, 1536, 16, 84, _AMPERE),
-    Target("sm_89", (8, 9), False, 101376, 102400, 65536, 1536, 24, 128, _ADA),
-    Target("sm_90", (9, 0), False, 232448, 233472, 65536, 2048, 32, 132, _HOPPER, _CLUSTERS),
-    Target("sm_90a", (9, 0), True, 232448, 233472, 65536, 2048, 32, 132, _HOPPER | {"wgmma", "setmaxnreg"}, _CLUSTERS),
-    Target("sm_100a", (10, 0), True, 232448, 233472, 65536, 2048, 32, 148, _HOPPER | {"tcgen05", "setmaxnreg"}),
-    Target("sm_120", (12, 0), False, 101376, 102400, 65536, 1536, 24, 170, _HOPPER),
+    Target("sm_80", (8, 0), False, 166912, 167936, 65536, 2048, 32, _A100, _AMPERE),
+    Target("sm_86", (8, 6), False, 101376, 102400, 65536, 1536, 16, _A6000, _AMPERE),
+    Target("sm_89", (8, 9), False, 101376, 102400, 65536, 1536, 24, _L40S, _ADA),
+    Target("sm_90", (9, 0), False, 232448, 233472, 65536, 2048, 32, _H200, _HOPPER, _CLUSTERS),
+    Target("sm_90a", (9, 0), True, 232448, 233472, 65536, 2048, 32, _H200, _WGMMA, _CLUSTERS),
+    Target("sm_100a", (10, 0), True, 232448, 233472, 65536, 2048, 32, _B200, _HOPPER | {"tcgen05", "setmaxnreg"}),
+    Target("sm_120", (12, 0), False, 101376, 102400, 65536, 1536, 24, _RTX_5090, _HOPPER),
 )
 TARGETS: dict[str, Target] = {row.name: row for row in _ROWS}
 DEFAULT_TARGET = "sm_90a"

@@ -13,10 +13,10 @@
 //   }
 //
 // digest   bc4df51230c23737
-// strategy implicit_gemm { kernel mma_gemm  tile m=32 n=64 k=32  warps m=1 n=4  stages 4  split_k 3  math tf32x3  relayout 1  blocks 3 }
+// strategy implicit_gemm { kernel mma_gemm  tile m=32 n=64 k=32  warps m=1 n=4  stages 4  split_k 4  math tf32x3  relayout 1  blocks 3 }
 // target   sm_80
 // launch   convgen_implicit_gemm_planes_prepare: 184 blocks of 256 threads, 4224 bytes of shared memory
-// launch   convgen_implicit_gemm_planes: 25 x 1 x 3 blocks of 128 threads, 49152 bytes of shared memory
+// launch   convgen_implicit_gemm_planes: 25 x 1 x 4 blocks of 128 threads, 49152 bytes of shared memory
 // launch   convgen_implicit_gemm_planes_reduce: 49 blocks of 256 threads
 // prepares x from n c h w to n h w c, 2 channels of zeros, 137984 bytes of workspace
 // prepares w from k c r s to k r s c, 2 channels of zeros, 101376 bytes of workspace
@@ -174,7 +174,7 @@ constexpr int GEMM_N = 64;
 constexpr int tile_m = 32;
 constexpr int tile_n = 64;
 constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int k_steps = 5;  // of 32 elements, in one slice of gemm_k
+constexpr int k_steps = 4;  // of 32 elements, in one slice of gemm_k
 constexpr int stages = 4;
 constexpr int threads = 128;
 constexpr u32 row_bytes = 128;
@@ -442,7 +442,7 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   return sum;
 }
 
-// The sums of 3 slices of gemm_k, in order; 4 neighbors of y a thread.
+// The sums of 4 slices of gemm_k, in order; 4 neighbors of y a thread.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_implicit_gemm_planes_reduce(
     const float* __restrict__ partial,
@@ -455,7 +455,7 @@ void convgen_implicit_gemm_planes_reduce(
   if (offset >= size) return;
   float sum[4] = {};
 #pragma unroll
-  for (int slice = 0; slice < 3; ++slice) {
+  for (int slice = 0; slice < 4; ++slice) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) sum[e] += partial[slice * size + offset + e];
   }

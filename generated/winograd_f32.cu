@@ -21,10 +21,10 @@
 // target   sm_80
 // launch   convgen_winograd_f32_filter: 32 blocks of 128 threads
 // launch   convgen_winograd_f32_input: 98 blocks of 128 threads
-// launch   convgen_winograd_f32: 13 x 36 blocks of 128 threads, 24576 bytes of shared memory
+// launch   convgen_winograd_f32: 26 x 36 blocks of 64 threads, 16384 bytes of shared memory
 // launch   convgen_winograd_f32_output: 98 blocks of 128 threads
 // F(4x4, 3x3): 36 products of 392 tiles x 64 x 64 channels, as a 1x1 convolution with 36 groups
-// kernel mma_gemm multiplies: tile m=32 n=64 k=16  warps m=1 n=4  stages 4  math tf32x3  blocks 4
+// kernel mma_gemm multiplies: tile m=32 n=32 k=16  warps m=1 n=2  stages 4  math tf32x3  blocks 4
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -96,11 +96,11 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 constexpr int GEMM_M = 392;
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 32;
-constexpr int tile_n = 64;
+constexpr int tile_n = 32;
 constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int k_steps = 4;  // of 16 elements
 constexpr int stages = 4;
-constexpr int threads = 128;
+constexpr int threads = 64;
 constexpr u32 row_bytes = 64;
 constexpr int step_slices = row_bytes / 32;  // of a step
 constexpr u32 x_tile_bytes = tile_m * row_bytes;
@@ -109,7 +109,7 @@ constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
 // A warp's part: row_mmas x column_mmas instructions of 16 pixels by 8 channels; a lane stores run neighbors at once.
 constexpr int row_mmas = 2;
 constexpr int column_mmas = 2;
-constexpr int warps_across = 4;
+constexpr int warps_across = 2;
 constexpr int run = 4;
 
 // Where 16 bytes of a row stand in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
@@ -122,27 +122,30 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 
 // x: 32 pixels by 16 of gemm_k; cp.async of 16 bytes
 struct XReader {
-  u32 offset[1];
+  u32 offset[2];
   int c;  // gemm_k of this step
 
   __device__ __forceinline__ void start(int first, int group) {
     const int thread = threadIdx.x;
-    const int row = thread / 4;
-    // rows past the end repeat the last one: their results are not stored
-    const int gemm_m = min(first + row, GEMM_M - 1);
-    const int q = gemm_m;
-    offset[0] = q * 2304 + group * 64 + thread % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = thread / 4 + i * 16;
+      // rows past the end repeat the last one: their results are not stored
+      const int gemm_m = min(first + row, GEMM_M - 1);
+      const int q = gemm_m;
+      offset[i] = q * 2304 + group * 64 + thread % 4 * 4;
+    }
     const int first_chunk = 0;
     c = first_chunk;
   }
 
   // Copies these rows of this step's tile; zeros where there is no such step.
-  __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile, bool more, int first = 0, int last = 1) const {
+  __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile, bool more, int first = 0, int last = 2) const {
     const int thread = threadIdx.x;
     const int k_offset = c;
 #pragma unroll
     for (int i = first; i < last; ++i) {
-      const int row = thread / 4;
+      const int row = thread / 4 + i * 16;
       cp_async_16(tile + slot(row, thread % 4), source + k_offset + offset[i], more ? 16 : 0);
     }
   }
@@ -153,7 +156,7 @@ struct XReader {
   }
 };
 
-// w: 64 output channels by 16 of gemm_k; cp.async of 16 bytes
+// w: 32 output channels by 16 of gemm_k; cp.async of 16 bytes
 struct WReader {
   u32 offset[2];
   int c;  // gemm_k of this step
@@ -162,7 +165,7 @@ struct WReader {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 4 + i * 32;
+      const int row = thread / 4 + i * 16;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + column_of(row), GEMM_N - 1);
       offset[i] = group * 4096 + gemm_n * 64 + thread % 4 * 4;
@@ -177,7 +180,7 @@ struct WReader {
     const int k_offset = c;
 #pragma unroll
     for (int i = first; i < last; ++i) {
-      const int row = thread / 4 + i * 32;
+      const int row = thread / 4 + i * 16;
       cp_async_16(tile + slot(row, thread % 4), source + k_offset + offset[i], more ? 16 : 0);
     }
   }
@@ -271,7 +274,7 @@ void convgen_winograd_f32(
       const u32 next = (k + 1) % step_slices * 32;
       load_fragments(row_fragments[(k + 1) % 2], column_fragments[(k + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
       // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
-      if (k == 0) x_reader.load(reinterpret_cast<const u32*>(x), free_tile, more, 0, 1);
+      if (k == 0) x_reader.load(reinterpret_cast<const u32*>(x), free_tile, more, 0, 2);
       if (k == 0) w_reader.load(reinterpret_cast<const u32*>(w), free_tile + x_tile_bytes, more, 0, 2);
       if (k == 0) {
         x_reader.next();

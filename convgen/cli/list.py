@@ -40,13 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _targets() -> None:
-    from convgen.gpus import reference
     from convgen.targets import DEFAULT_TARGET, TARGETS
 
     rows = [
         (
             t.name + (" (default)" if t.name == DEFAULT_TARGET else ""),
-            reference(t.name).name.removeprefix("NVIDIA "),
+            t.gpu.name.removeprefix("NVIDIA "),
             f"{t.shared_bytes_per_block >> 10} KiB",
             ", ".join(sorted(t.features)),
         )

@@ -22,7 +22,6 @@ from convgen.frontend.operators import OPERATORS
 from convgen.frontend.parser import parse
 from convgen.frontend.sizes import Sizes
 from convgen.frontend.tokens import END, tokens
-from convgen.gpus import reference
 from convgen.ir.dtypes import ACCUMULATORS, DTYPES
 from convgen.ir.epilogue import FUNCTIONS
 from convgen.ir.problem import ConvProblem
@@ -115,7 +114,7 @@ class Document:
         if before is not None and before.type == "STRATEGY":
             yield from (s.summary for name, s in strategies.STRATEGIES.items() if name == word)
         if before is not None and before.type == "TARGET" and word in TARGETS:
-            yield f"compute capability {'.'.join(map(str, TARGETS[word].capability))}, such as {reference(word).name}"
+            yield f"compute capability {'.'.join(map(str, TARGETS[word].capability))}, such as {TARGETS[word].gpu.name}"
         if before is not None and before.type == "COLON" and word in DTYPES:
             yield f"{DTYPES[word].numpy}, {DTYPES[word].bytes} bytes an element"
         if context.in_dims and word in facts.DIMS:
@@ -188,7 +187,7 @@ class Document:
             case "STRATEGY":
                 return {"auto": "convgen chooses"} | {n: s.summary for n, s in strategies.STRATEGIES.items()}
             case "TARGET":
-                return {name: f"such as {reference(name).name}" for name in TARGETS}
+                return {name: f"such as {target.gpu.name}" for name, target in TARGETS.items()}
             case "OP":
                 return {
                     name: f"computes {row.writes} from {' and '.join(row.reads)}" for name, row in OPERATORS.items()

@@ -39,7 +39,7 @@ class CannotServe(Exception):
 
 def choose(problem: ConvProblem, target: Target, strategy: str, options: Options, gpu: str | None = None) -> Choice:
     """The strategy for a problem.  `gpu` is the name of the GPU at hand: measurements made on it go before
-    those of the target's reference GPU.  Raises CannotServe."""
+    those of the GPU that stands for the target.  Raises CannotServe."""
     if not options and (choice := _tuned(problem, target, strategy, gpu)):
         return choice
     return untuned(problem, target, strategy, options)

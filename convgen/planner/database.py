@@ -30,8 +30,6 @@ from convgen.targets import Target
 TUNING_SCHEMA = 1
 #: The file's own layout (PRAGMA user_version).
 LAYOUT = 1
-#: Whose measurements serve where a GPU has none of its own, or where there is no GPU.
-REFERENCE_GPU = {"sm_90a": "NVIDIA H200"}
 PACKAGED = Path(__file__).with_name("tuning.sqlite")
 _BUSY_SECONDS = 60.0
 
@@ -131,10 +129,10 @@ def lookup(problem: ConvProblem, target: Target, gpu: str | None = None, strateg
     there is none.
 
     The user's measurements go before the packaged ones, those on `gpu` (the GPU at hand) before those on
-    the target's reference GPU, those of the very tensors before those of packed ones, of the very epilogue before those
-    of none, and of dynamic sizes before those of fixed ones.
+    the GPU that stands for the target, those of the very tensors before those of packed ones, of the very epilogue
+    before those of none, and of dynamic sizes before those of fixed ones.
     """
-    gpus = [name for name in (gpu, REFERENCE_GPU.get(target.name)) if name]
+    gpus = [name for name in (gpu, target.gpu.name) if name]
     left_out = standing_in(problem)
     asked = [(k, name) for name in gpus for k in left_out]
     for path in (user_path(), PACKAGED):

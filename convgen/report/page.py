@@ -14,7 +14,6 @@ from convgen.emulator import EmulationError, NoHostCompiler, views
 from convgen.emulator.timeline import Timeline, timeline
 from convgen.emulator.trace import recording
 from convgen.explain import formulas
-from convgen.gpus import reference
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
 from convgen.picture import STYLE
@@ -119,7 +118,7 @@ def _formulas(problem: ConvProblem) -> str:
 def _times(c: Compilation) -> str:
     """The plan's estimate beside those of the strategies that serve, over the roofline."""
     problem, plan = c.request.problem, c.plan
-    gpu = reference(plan.target.name)
+    gpu = plan.target.gpu
     computing = 2 * problem.macs / gpu.multiply(problem.reads[0].dtype).per_second
     least = 1e6 * max(problem.min_bytes / gpu.memory.per_second, computing)
     rows = {f"this plan ({plan.strategy})": plan.us} if plan.us else {}

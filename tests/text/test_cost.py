@@ -21,6 +21,7 @@ from convgen.kernels.depthwise_stream.kernel import held
 from convgen.kernels.depthwise_stream.maths import layout_of
 from convgen.kernels.parts import cost
 from convgen.planner import choose, untuned
+from convgen.targets import TARGETS, Target
 
 BOTH = ("tma_im2col", "tma_halo")
 #: Of an H200 (NVIDIA's data sheet): dense f16 operations, and bytes of device memory, a microsecond.
@@ -30,7 +31,7 @@ NEARLY = 1 - 1e-9
 
 
 def estimate(strategy: str, problem: ConvProblem, options: Options, sms: int = TARGET.sms) -> float:
-    return strategies.load(strategy).estimate(problem, replace(TARGET, sms=sms), options)
+    return strategies.load(strategy).estimate(problem, replace(TARGET, gpu=replace(TARGET.gpu, sms=sms)), options)
 
 
 def resized(problem: ConvProblem, **factors: int) -> ConvProblem:
@@ -75,6 +76,30 @@ def test_more_of_a_problem_takes_no_less_time(strategy: str, data: st.DataObject
     more = resized(problem, **{dim: factor})
     assume(serves(more, strategy, options))
     assert estimate(strategy, more, options) >= NEARLY * estimate(strategy, resized(problem), options)
+
+
+#: Of networks: dense, pointwise and depthwise layers, forward and backward.
+SHARED_OUT = {
+    "3x3": make("fprop", 8, 256, 256, (56, 56), (3, 3), pad=1),
+    "1x1": make("fprop", 8, 1024, 2048, (14, 14), (1, 1)),
+    "groups": make("fprop", 8, 128, 128, (56, 56), (3, 3), pad=1, groups=32),
+    "depthwise": make("fprop", 8, 144, 144, (56, 56), (3, 3), pad=1, groups=144),
+    "depthwise wgrad": make("wgrad", 8, 144, 144, (56, 56), (3, 3), pad=1, groups=144),
+    "dgrad": make("dgrad", 8, 256, 256, (56, 56), (3, 3), pad=1),
+}
+
+
+@pytest.mark.parametrize("layer", SHARED_OUT)
+@pytest.mark.parametrize("target", TARGETS.values(), ids=str)
+def test_no_choice_beats_the_roofline_of_its_target(target: Target, layer: str) -> None:
+    """By more than the tenth by which fitted rates exceed those of a large copy and a large product."""
+    for n in (8, 64):
+        problem = SHARED_OUT[layer].with_images(n)
+        choice = untuned(problem, target, "auto", {})
+        us = choice.strategy.estimate(problem, target, choice.options)
+        memory, products = target.gpu.memory, target.gpu.multiply(problem.reads[0].dtype)
+        least = 1e6 * max(problem.min_bytes / memory.per_second, 2 * problem.macs / products.per_second)
+        assert 0.05 < least / us < 1.10
 
 
 def test_the_longest_phase_of_a_strided_dgrad_takes_its_time() -> None:

@@ -21,7 +21,6 @@ from convgen import driver
 from convgen.cli import COMMANDS
 from convgen.cli.arguments import Parser
 from convgen.diagnostics import CODES, SpecError, listing
-from convgen.gpus import reference
 from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.epilogue import FUNCTIONS
 from convgen.ir.plan import Launch, Param, TensorMap, Workspace
@@ -29,10 +28,10 @@ from convgen.ir.tensor import Tensor
 from convgen.kernels import renamed, strategies
 from convgen.kernels.config import Option, option_rows
 from convgen.kernels.registry import kernels_of
-from convgen.planner.database import REFERENCE_GPU, read_all
+from convgen.planner.database import read_all
 from convgen.runtime.manifest import Manifest
 from convgen.spec import read
-from convgen.targets import TARGETS
+from convgen.targets import TARGETS, target_for
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -206,8 +205,8 @@ def test_the_page_of_targets(golden):
             if not all(s.obstacles(problem, target, {}) for problem in problems)
         ]  # fmt: skip
         rows.append(
-            f"| `{target}` | {reference(target.name).name.removeprefix('NVIDIA ')} | {', '.join(serve)} "
-            f"| {'yes' if REFERENCE_GPU.get(target.name) in tuned else 'no'} |"
+            f"| `{target}` | {target.gpu.name.removeprefix('NVIDIA ')} | {', '.join(serve)} "
+            f"| {'yes' if target is target_for(target.capability) and target.gpu.name in tuned else 'no'} |"
         )
     page = ROOT / "docs" / "targets.md"
     golden.check(page, with_table(page, "| target | such as | strategies | measured and tuned |", rows))

@@ -24,7 +24,7 @@ from convgen.kernels.depthwise_direct.config import Config
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
-from convgen.kernels.parts.cost import LINE
+from convgen.kernels.parts.cost import LINE, on
 from convgen.kernels.parts.counts import Count, count
 from convgen.kernels.parts.depthwise import (
     Depthwise,
@@ -194,7 +194,7 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
             filters=problem.taps * layout.slice_vectors * c.vector / layout.threads,
             bytes=problem.min_bytes,
             sms=layout.target.sms,
-            rates=cost.H200,
+            rates=on(cost.H200, layout.target.gpu),
         )
 
     def plan(self, layout: Layout) -> Plan:

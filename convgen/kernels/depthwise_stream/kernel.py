@@ -29,7 +29,7 @@ from convgen.kernels.depthwise_stream.space import space
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
-from convgen.kernels.parts.cost import lines
+from convgen.kernels.parts.cost import lines, on
 from convgen.kernels.parts.counts import Count, count
 from convgen.kernels.parts.depthwise import depthwise_obstacles, ends, formulas, run_result
 from convgen.kernels.parts.elementwise import sizes
@@ -114,7 +114,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             again=max(0.0, inside * (1 + begun / (problem.n * layout.strips * rows.input)) - 1),
             half_lines=lines(slice_bytes, slice_bytes, HALF_LINE) * HALF_LINE / slice_bytes,
             part_sectors=layout.part_sectors,
-            rates=rates,
+            rates=on(rates, target.gpu),
         )
 
     def plan(self, layout: Layout) -> Plan:

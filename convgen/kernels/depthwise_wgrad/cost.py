@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from convgen.kernels.depthwise_wgrad.layout import Layout
-from convgen.kernels.parts.cost import CYCLES, LINE, WORD, lines, over, turns
+from convgen.kernels.parts.cost import CYCLES, LINE, WORD, lines, on, over, turns
 from convgen.kernels.parts.limits import WARP
 
 SCHEDULERS = 4  # of a multiprocessor
@@ -57,8 +57,8 @@ H200_SHARED = Rates(
 
 def time(layout: Layout, rates: Rates | None = None) -> float:
     """Microseconds of a layout's launches."""
-    r = rates or (H200_SHARED if layout.shared else H200)
     c, target = layout.config, layout.target
+    r = on(rates or (H200_SHARED if layout.shared else H200), target.gpu)
     blocks = layout.channel_slices * layout.shares
     resident = min(c.blocks, math.ceil(blocks / target.clustered_sms(c.split_k)))
     waves = math.ceil(blocks / layout.slots)

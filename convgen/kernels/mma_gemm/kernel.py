@@ -25,7 +25,7 @@ from convgen.kernels.mma_gemm.launches import launches, workspaces
 from convgen.kernels.mma_gemm.layout import Layout
 from convgen.kernels.mma_gemm.sizes import illegal_sizes, limits, size_obstacles
 from convgen.kernels.mma_gemm.source import source
-from convgen.kernels.parts.cost import traffic, written
+from convgen.kernels.parts.cost import memory_on, on, traffic, written
 from convgen.kernels.parts.limits import MAX_REGISTERS, MAX_THREADS
 from convgen.kernels.parts.mma import COLUMNS, ROWS, math_obstacles, maths, mma_obstacles
 from convgen.kernels.parts.prepare import words_last
@@ -146,7 +146,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
             reduced=2 * problem.y.size * 4 * c.split_k if c.split_k > 1 else 0,
             bytes=_bytes(layout),
             sms=layout.target.sms,
-            rates=cost.H200,
+            rates=on(cost.H200, layout.target.gpu),
             **layout.tile_demands,
         )
         us = cost.gemm_time(**asked)
@@ -154,7 +154,8 @@ class MmaGemm(base.Kernel[Config, Layout]):
             longest = {"tiles": layout.tile_count // len(layout.phase_steps), "steps": layout.steps}
             us = max(us, cost.gemm_time(**(asked | longest)))
         us *= cost.GRADIENT if layout.assigned.backward else 1
-        return us * (1 + max(0, layout.registers - MAX_REGISTERS) / 10) + layout.prepared.time
+        us *= 1 + max(0, layout.registers - MAX_REGISTERS) / 10
+        return us + layout.prepared.time / memory_on(layout.target.gpu)
 
     def plan(self, layout: Layout) -> Plan:
         math = layout.config.math

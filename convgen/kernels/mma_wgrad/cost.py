@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from convgen.ir.problem import SECTOR
 from convgen.kernels.mma_wgrad.layout import CHUNK, ELEMENT, Layout
-from convgen.kernels.parts.cost import CYCLES, over
+from convgen.kernels.parts.cost import CYCLES, on, over
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ H200 = Rates()
 
 def time(layout: Layout) -> float:
     """Microseconds of a layout's launches."""
-    r, c, problem, sms = H200, layout.config, layout.problem, layout.target.sms
+    c, problem, sms = layout.config, layout.problem, layout.target.sms
+    r = on(H200, layout.target.gpu)
     rows, columns = layout.fragments
     products = c.tile_k / 16 * rows * columns
     chunks = c.tile_k * (c.tile_m + c.tile_n) / CHUNK / c.threads  # of a thread

@@ -11,13 +11,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import fields, replace
 from functools import cache, lru_cache
+from typing import Any, TypeVar
 
+from convgen.gpus import FITTED, Gpu
 from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.ir.tensor import Tensor
 
 #: Of a multiprocessor, a microsecond: what rates by the cycle rest on.
 CYCLES = 1755.0
+#: Rates that follow from a GPU's own, by name: bytes of device memory a microsecond, and cycles, or times, of products
+#: on the tensor cores.
+OF_MEMORY, OF_PRODUCTS = ("memory", "reads", "writes"), ("products", "mma", "mma_busy")
 LINE = 128  # bytes that L2 holds together; it moves a sector
 LEAST_STORE = 8  # bytes that a store takes at least, if it is not to be slow
 BANKS, WORD = 32, 4  # of shared memory, and bytes that one gives at a time
@@ -28,6 +34,28 @@ FUNCTIONS = {
     "gelu": (12, 34), "gelu_tanh": (12, 30), "silu": (10, 24), "sigmoid": (10, 22), "tanh": (24, 24), "exp": (9, 9),
     "log": (12, 12), "sqrt": (10, 10), "round_f16": (2, 2), "round_bf16": (2, 2),
 }  # fmt: skip
+
+
+Rates = TypeVar("Rates", bound=Any)  # a record of numbers, fitted on one GPU
+
+
+@lru_cache(maxsize=64)
+def _on(rates: Rates, gpu: Gpu) -> Rates:
+    own = {field.name: getattr(rates, field.name) for field in fields(rates)}
+    faster, longer = memory_on(gpu), FITTED.products_a_sm / gpu.products_a_sm
+    of_memory = {name: own[name] * faster for name in OF_MEMORY if name in own}
+    return replace(rates, **of_memory, **{name: own[name] * longer for name in OF_PRODUCTS if name in own})
+
+
+def on(rates: Rates, gpu: Gpu) -> Rates:
+    """Rates that are fitted on an H200 as another GPU would have them, by its device memory and tensor cores; the rest,
+    cycles of the H200's clock, are taken to be alike."""
+    return rates if gpu is FITTED else _on(rates, gpu)
+
+
+def memory_on(gpu: Gpu) -> float:
+    """How many times as fast as an H200's its device memory is."""
+    return gpu.memory.per_second / FITTED.memory.per_second
 
 
 def turns(words: Iterable[int]) -> int:

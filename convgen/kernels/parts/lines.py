@@ -370,7 +370,7 @@ class Lines(base.Layout[Any]):
             # pixels longer than a line, too, take twice the time: 72 channels, of 32 or 72 (resident_h200.json)
             in_parts=self.n_tiles > 1 or traffic["y_pitch"] > cost.LINE,
             sms=self.target.sms,
-            rates=rates,
+            rates=cost.on(rates, self.target.gpu),
             functions=cost.functions(self.problem) * c.tile_m * c.tile_n,
         )
 

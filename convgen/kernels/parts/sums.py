@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from sympy import Expr
 
 from convgen.codegen.render import environment, tidy
-from convgen.gpus import reference
 from convgen.ir.dtypes import DTYPES
 from convgen.ir.formula import number
 from convgen.ir.index_map import decompose
@@ -76,7 +75,7 @@ def completed(plan: Plan, problem: ConvProblem) -> Plan:
         if level.parts > 1
         for target in level.targets
     )
-    moved = sum(_values(problem, t).bytes for t in others) / reference(plan.target.name).memory.per_second
+    moved = sum(_values(problem, t).bytes for t in others) / plan.target.gpu.memory.per_second
     return replace(
         plan,
         problem=problem,

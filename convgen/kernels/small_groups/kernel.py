@@ -25,6 +25,7 @@ from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.axes import Axis, axes
+from convgen.kernels.parts.cost import on
 from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, sizes, window_formulas
 from convgen.kernels.parts.image_count import image_limits, image_obstacles
 from convgen.kernels.parts.limits import MAX_THREADS, WARP
@@ -289,7 +290,7 @@ class SmallGroups(base.Kernel[Config, Layout]):
             filters=warps * WARP * layout.filter_registers * 4,
             bytes=layout.problem.min_bytes,
             sms=layout.target.sms,
-            rates=cost.H200,
+            rates=on(cost.H200, layout.target.gpu),
         )
 
     def plan(self, layout: Layout) -> Plan:

@@ -6,6 +6,7 @@ other kernels that copy (`parts.prepare`): nobody has timed these.
 
 from __future__ import annotations
 
+from convgen.kernels.parts.cost import memory_on
 from convgen.kernels.parts.prepare import BYTES_PER_US, LAUNCH_US
 from convgen.kernels.winograd.layout import Layout
 
@@ -15,4 +16,4 @@ def time(layout: Layout) -> float:
     problem, made = layout.problem, layout.product_problem
     others = sum(t.bytes for t in (*problem.operands, *problem.results))
     moved = problem.w.bytes + made.w.bytes + problem.x.bytes + made.x.bytes + made.y.bytes + others
-    return 3 * LAUNCH_US + moved / BYTES_PER_US + layout.product.us
+    return 3 * LAUNCH_US + moved / BYTES_PER_US / memory_on(layout.target.gpu) + layout.product.us
