@@ -24,6 +24,7 @@ from convgen.targets import DEFAULT_TARGET, TARGETS, Target, target_for
 if TYPE_CHECKING:
     from convgen.cache import Cache
     from convgen.frontend import Request
+    from convgen.gpus import Gpu
     from convgen.ir.plan import Plan
     from convgen.kernels.base import Option
     from convgen.planner import CannotServe, Choice
@@ -193,9 +194,9 @@ class Compilation:
                 raise refusals.too_many(self.request, self.target, self.strategy, self.options, n) or e from None
         return tuple(map(self.planned_for, classes.chosen(plans, self.spec.images)))
 
-    def explain(self) -> Explanation:
-        """Formulas, roofline and every strategy; the plan too, where the strategy that was asked for serves, and the
-        classes of sizes."""
+    def explain(self, gpu: Gpu | None = None) -> Explanation:
+        """Formulas, roofline (of `gpu`, else of the part that stands for the target) and every strategy; the plan too,
+        where the strategy that was asked for serves, and the classes of sizes."""
         from convgen.explain import classes, explain
         from convgen.kernels import strategies
         from convgen.tables import Explanation
@@ -204,7 +205,7 @@ class Compilation:
             plan = self.plan
         except SpecError:
             plan = None
-        found = explain(self.request, plan, strategies.load_all(), self.target)
+        found = explain(self.request, plan, strategies.load_all(), self.target, gpu)
         if plan is None or not self.spec.images:
             return found
         plans = {int(own.request.problem.n): own.plan for own in self.classes}

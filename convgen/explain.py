@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from convgen.gpus import Gpu
 from convgen.ir import integer
 from convgen.ir.estimates import SizeClass, takers
 from convgen.ir.index_map import (
@@ -65,11 +66,13 @@ def explain(
     plan: Plan | None = None,
     strategies: Mapping[str, Strategy] | None = None,
     target: Target | None = None,
+    gpu: Gpu | None = None,
 ) -> Explanation:
     """Explain a problem, or a request with its strategy's options.
 
     `strategies` by name are asked whether they serve it, each with its defaults but for the request's own,
-    on the plan's target, else `target`, else the request's, else the default.
+    on the plan's target, else `target`, else the request's, else the default.  The roofline is that of `gpu`, else of
+    the part that stands for the target.
     """
     options: Mapping[str, Options] = {}
     if isinstance(subject, ConvProblem):
@@ -80,7 +83,7 @@ def explain(
     where = plan.target if plan else target or TARGETS[DEFAULT_TARGET]
     tables = [
         _summary(problem),
-        _roofline(problem, where, plan),
+        _roofline(problem, gpu or where.gpu, plan),
         _view(problem),
         _formulas(problem),
         _tensor_map(problem),
@@ -123,9 +126,8 @@ def _summary(problem: ConvProblem) -> Table:
     return Table(f"{problem.name}: {problem.op}", ("", ""), tuple(rows))
 
 
-def _roofline(problem: ConvProblem, target: Target, plan: Plan | None) -> Table:
-    """The least time that the target's reference part can take, and how near the cost model says the plan comes."""
-    gpu = target.gpu
+def _roofline(problem: ConvProblem, gpu: Gpu, plan: Plan | None) -> Table:
+    """The least time that a part can take, and how near the plan's estimate comes, where it is of that part."""
     flops, traffic = 2 * problem.macs, problem.min_bytes
     least = moving = traffic / gpu.memory.per_second
     rate = gpu.memory
@@ -141,7 +143,9 @@ def _roofline(problem: ConvProblem, target: Target, plan: Plan | None) -> Table:
         bound = "arithmetic" if computing >= moving else "memory"
         note = f"At least {_us(least)}, bound by {bound} on {gpu.name}: {flops / traffic:.0f} FLOP per byte."
     if plan and plan.us:
-        note += f" The plan is estimated at {_us(plan.us * 1e-6)}, {least * 1e6 / plan.us:.0%} of the roofline."
+        of_another = gpu != plan.target.gpu
+        share = f" on {plan.target.gpu.name}" if of_another else f", {least * 1e6 / plan.us:.0%} of the roofline"
+        note += f" The plan is estimated at {_us(plan.us * 1e-6)}{share}."
     return _roofline_table(rows, note)
 
 

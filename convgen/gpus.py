@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from convgen import habits
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -32,6 +34,10 @@ class Gpu:
     bits8: Rate
     f32: Rate
     f64_times: int
+
+    def __str__(self) -> str:
+        """Its name without the maker's."""
+        return self.name.removeprefix("NVIDIA ")
 
     @property
     def products_a_sm(self) -> float:
@@ -80,3 +86,9 @@ _ROWS = (
 GPUS: dict[str, Gpu] = {row.name: row for row in _ROWS}
 #: The part that the cost models' rates are fitted on.
 FITTED = GPUS["NVIDIA H200"]
+
+
+def named(words: str) -> Gpu | None:
+    """The part whose name has these words, in any case; None where there is none, or several."""
+    found = [gpu for gpu in GPUS.values() if habits.plain(words) in habits.plain(gpu.name)]
+    return found[0] if len(found) == 1 else None

@@ -61,12 +61,14 @@ def _describe(action: argparse.Action) -> None:
 def _values() -> dict[str, Sequence[str]]:
     from convgen.bench import suites
     from convgen.functional.pointwise import ACTIVATIONS
+    from convgen.gpus import GPUS
     from convgen.ir.dtypes import TENSOR_DTYPES
     from convgen.kernels import strategies
     from convgen.targets import TARGETS
 
     return {
         "ARCH": tuple(TARGETS),
+        "GPU": tuple(str(gpu).replace(" ", "-") for gpu in GPUS.values()),
         "NAME": ("auto", *strategies.MODULES),
         "STRATEGY": strategies.MODULES,
         "DEVICE": ("gpu", "emulate"),

@@ -9,6 +9,7 @@ examples:
   convgen explain layer.conv
   convgen explain specs/resnet50.conv -D n=64 --only res4_3x3
   convgen explain layer.conv --strategy im2col   the plan of another strategy
+  convgen explain layer.conv --gpu H100          the roofline of another GPU
   convgen explain layer.conv --images 1-64       of `dynamic n`: which plan each of these batches takes
   convgen explain layer.conv --html layer.html   a page with pictures, the timeline and the source
   convgen explain specs/resnet50.conv --only res4_3x3 --load 0,-1,-1,0 --offsets 0,1 --pixels 32
@@ -21,7 +22,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from convgen import driver
+from convgen import driver, gpus
 from convgen.cli import console
 from convgen.cli.arguments import UsageError, add_choice, add_images, add_specs, read_specs, short
 from convgen.diagnostics import SpecError
@@ -32,6 +33,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
     add_choice(parser)
     add_images(parser)
+    parser.add_argument(
+        "--gpu", type=_gpu, metavar="GPU",
+        help="draw the roofline of this GPU, such as H100 (default: the one that stands for the target)",
+    )  # fmt: skip
     parser.add_argument(
         "--load", type=_numbers, metavar="N,H,W,C", help="show the TMA im2col load that starts there, or a tile's: 3"
     )
@@ -48,6 +53,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.html and arguments.load:
         raise UsageError("--html does not go with --load\nhint: --svg draws the load")
+    if arguments.gpu and (arguments.html or arguments.load):
+        raise UsageError(f"--gpu does not go with --{'html' if arguments.html else 'load'}")
     if arguments.images and arguments.load:
         raise UsageError("--load uses the number of images in the spec\nhint: leave out --images")
     if arguments.load:
@@ -62,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
             found = driver.load(spec)
         for compilation in found:
             with console.spinner(f"explaining {compilation.name}"):
-                explanation = compilation.explain()
+                explanation = compilation.explain(arguments.gpu)
             console.show(explanation)
         driver.choose_all(spec)  # raises where there was no plan to show
     return 0
@@ -112,6 +119,13 @@ def _show_load(arguments: argparse.Namespace) -> int:
         if arguments.svg:
             write_all({arguments.svg: svg(load).encode()})
     return 0
+
+
+def _gpu(text: str) -> gpus.Gpu:
+    if not (found := gpus.named(text)):
+        known = ", ".join(map(str, gpus.GPUS.values()))
+        raise argparse.ArgumentTypeError(f"{short(text)} names no GPU, or several\nhint: choose from {known}")
+    return found
 
 
 def _numbers(text: str) -> tuple[int, ...]:

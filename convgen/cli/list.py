@@ -45,7 +45,7 @@ def _targets() -> None:
     rows = [
         (
             t.name + (" (default)" if t.name == DEFAULT_TARGET else ""),
-            t.gpu.name.removeprefix("NVIDIA "),
+            str(t.gpu),
             f"{t.shared_bytes_per_block >> 10} KiB",
             ", ".join(sorted(t.features)),
         )

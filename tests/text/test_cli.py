@@ -22,6 +22,7 @@ import convgen
 from convgen.__main__ import main as entry
 from convgen.cache import Cache
 from convgen.cli import COMMANDS, main
+from convgen.gpus import GPUS
 
 SPEC = """\
 let n = 2
@@ -611,6 +612,22 @@ def test_explain_shows_formulas_roofline_strategies_and_plan(capsys):
     for title in ("Roofline", "Index formulas", "Strategies on sm_80", "Plan for sm_80"):
         assert f"\n{title}" in out
     assert "gemm_m % 8" in out and "second" not in out
+
+
+@pytest.mark.parametrize(("words", "name"), [("H100", "NVIDIA H100 80GB HBM3"), ("geforce rtx-4090", "RTX 4090")])
+def test_explain_draws_the_roofline_of_another_gpu(words, name, capsys):
+    """Of the plan's own it says which share the estimate is, of another not."""
+    assert main(["explain", "layer.conv", "--only", "first", "--strategy", "implicit_gemm", "--gpu", words]) == 0
+    out = capsys.readouterr().out
+    assert name in out and "of the roofline" not in out
+    assert re.search(r"estimated at .* us on NVIDIA A100-SXM4-80GB\.", out)
+
+
+@pytest.mark.parametrize("words", ["V100", "RTX", ""])
+def test_explain_lists_the_gpus_that_it_knows(words, capsys):
+    assert main(["explain", "layer.conv", "--gpu", words]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert all(str(gpu) in err for gpu in GPUS.values())
 
 
 def test_explain_still_explains_where_the_strategy_cannot_serve(capsys):

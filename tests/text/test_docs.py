@@ -205,7 +205,7 @@ def test_the_page_of_targets(golden):
             if not all(s.obstacles(problem, target, {}) for problem in problems)
         ]  # fmt: skip
         rows.append(
-            f"| `{target}` | {target.gpu.name.removeprefix('NVIDIA ')} | {', '.join(serve)} "
+            f"| `{target}` | {target.gpu} | {', '.join(serve)} "
             f"| {'yes' if target is target_for(target.capability) and target.gpu.name in tuned else 'no'} |"
         )
     page = ROOT / "docs" / "targets.md"

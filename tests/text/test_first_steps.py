@@ -293,7 +293,11 @@ def test_bash_completes(capsys):
     script = capsys.readouterr().out
     ask = 'COMP_WORDS=(convgen "$@"); COMP_CWORD=$(($# )); $(complete -p convgen | sed "s/.*-F //; s/ .*//"); '
     ask += 'echo "${COMPREPLY[@]}"'
-    for words, wanted in ((("expl",), "explain"), (("check", "--target", "sm_8"), "sm_80 sm_86 sm_89")):
+    for words, wanted in (
+        (("expl",), "explain"),
+        (("check", "--target", "sm_8"), "sm_80 sm_86 sm_89"),
+        (("explain", "--gpu", "H1"), "H100-80GB-HBM3"),
+    ):
         done = subprocess.run(["bash", "-c", script + ask, "bash", *words], text=True, capture_output=True)
         assert done.stdout.split() == wanted.split(), done.stderr
 
