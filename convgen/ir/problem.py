@@ -239,7 +239,7 @@ class ConvProblem:
         """The further results with a value for each element of the operator's; the others are sums."""
         return tuple(t for t in self.further if t.size == self.result.size and self.like(t) is self.result)
 
-    @property
+    @cached_property
     def sums(self) -> tuple[Tensor, ...]:
         """The further results that leave out dims, over which they are summed."""
         return tuple(t for t in self.further if t not in self.elementwise)

@@ -317,6 +317,26 @@ def test_a_choice_is_quick(strategy: str, layer: str) -> None:
     assert calls(lambda: serves(replace(LAYERS[layer], name="anew"), strategy, {})) < LONGEST_CHOICE
 
 
+#: Of networks, too: groups and depthwise layers, and gradients, which every strategy is asked for.
+CHOSEN = {
+    "dense": make("fprop", 8, 2560, 1280, (16, 16), (3, 3), pad=1),
+    "groups": make("fprop", 64, 256, 256, (56, 56), (3, 3), pad=1, groups=32),
+    "groups, dgrad": make("dgrad", 64, 256, 256, (56, 56), (3, 3), pad=1, groups=32),
+    "groups, wgrad": make("wgrad", 64, 256, 256, (56, 56), (3, 3), pad=1, groups=32),
+    "depthwise": make("fprop", 64, 384, 384, (14, 14), (3, 3), pad=1, groups=384),
+    "depthwise, dgrad": make("dgrad", 64, 144, 144, (33, 33), (3, 3), pad=1, groups=144),
+    "depthwise, wgrad": make("wgrad", 64, 144, 144, (33, 33), (3, 3), pad=1, groups=144),
+    "strided dgrad": make("dgrad", 64, 256, 256, (28, 28), (3, 3), stride=2, pad=1),
+    "wgrad": make("wgrad", 64, 256, 256, (14, 14), (3, 3), pad=1),
+}
+
+
+@pytest.mark.parametrize("layer", CHOSEN)
+def test_a_choice_among_all_strategies_is_quick(layer: str) -> None:
+    untuned(CHOSEN[layer], TARGET, "auto", {})  # what is kept from layer to layer
+    assert calls(lambda: untuned(replace(CHOSEN[layer], name="anew"), TARGET, "auto", {})) < LONGEST_CHOICE
+
+
 @pytest.mark.parametrize(
     ("layer", "strategy"),
     [

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 from convgen.kernels.depthwise_wgrad.layout import Layout
-from convgen.kernels.parts.cost import CYCLES, LINE, WORD, lines, on, over, turns
-from convgen.kernels.parts.limits import WARP
+from convgen.kernels.parts.cost import CYCLES, LINE, on, over
 
 SCHEDULERS = 4  # of a multiprocessor
 INSTRUCTION, CODE = 16, 48 << 10  # bytes: of an instruction, and of loops that run from a cache
-HALF_LINE = 64  # bytes that L2 takes from device memory at once
 
 
 @dataclass(frozen=True)
@@ -64,71 +61,22 @@ def time(layout: Layout, rates: Rates | None = None) -> float:
     waves = math.ceil(blocks / layout.slots)
     strips = layout.rounds
     steps = min(c.band, layout.walks[1].outputs) + layout.held - 1
-    loads = layout.rows * layout.read_columns + c.tile_q
-    numbers = layout.rows * layout.read_columns * layout.inputs + c.tile_q * c.vector
-    products = layout.thread_taps * c.tile_q * c.vector
-    instructions = products + numbers + r.load * loads + r.row
-    if layout.walks[2].ragged(c.tile_q):
-        instructions += c.tile_r * c.tile_q  # each output is asked whether it is there
+    s = layout.step
+    instructions = s.products + s.numbers + r.load * s.loads + r.row + s.tests
     if layout.held * instructions * INSTRUCTION > CODE:
         instructions *= r.fetch
-    warps = resident * math.ceil(layout.threads / WARP)
+    warps = resident * s.warps
     step = max(instructions * max(warps * r.issue / SCHEDULERS, r.alone), r.latency / max(c.stages - 1, 1))
     if layout.shared:
-        brought = resident * max(_boxes(layout, r), layout.stage / r.l2)
-        step = over(over(step, brought), warps * _read(layout) * r.shared)
+        brought = resident * max(s.pixels * r.pixel + s.boxes * r.box, s.stage / r.l2)
+        step = over(over(step, brought), warps * s.lines * r.shared)
     work = waves * (strips * (steps * step + warps * r.strip * r.issue / SCHEDULERS) / CYCLES)
     # a thread's sums; as many are added up by it, over the lanes
     work += waves * (r.join * (1 + (c.split_k > 1)) + layout.thread_taps * c.vector * r.joined / CYCLES)
-    in_flight = resident * layout.in_flight * target.sms
+    in_flight = resident * s.in_flight * target.sms
     memory = min(r.memory, in_flight / r.latency * CYCLES)
     apart = layout.channel_slices > 1 and c.slice * layout.problem.x.element.bytes < LINE
-    us = over(work, _bytes(layout) * (r.narrow if apart else 1.0) / memory) + r.start
+    us = over(work, s.bytes * (r.narrow if apart else 1.0) / memory) + r.start
     if not layout.stores_w:
         us += r.sum + layout.problem.w.size * 4 * (c.slices + 1) * 2 / r.sums
     return us
-
-
-def _boxes(layout: Layout, rates: Rates) -> float:
-    """Cycles of TMA for the boxes of a step."""
-    problem, (of_x, of_y) = layout.problem, layout.pixel_bytes
-    x_lines = lines(of_x, math.gcd(of_x, (problem.x.pitch or problem.c) * problem.x.element.bytes))
-    y_lines = lines(of_y, math.gcd(of_y, (problem.y.pitch or problem.k) * problem.y.element.bytes))
-    x_pixels = layout.row_parts * layout.rows * layout.box_columns[0]
-    pixels = layout.lanes_n * (x_pixels * x_lines + layout.box_columns[1] * y_lines)
-    return pixels * rates.pixel + (layout.row_parts + 1) * rates.box
-
-
-def _read(layout: Layout) -> int:
-    """Lines of shared memory, one a cycle, that a warp reads in a step."""
-    c, (x_columns, y_columns), (x_pixel, y_pixel) = layout.config, layout.box_columns, layout.pixel_bytes
-    threads = (layout.vectors, layout.parts, layout.lanes_q)
-    beside = c.tile_q * layout.walks[2].step * x_pixel
-    of_x = _load(layout.x_bytes, threads, layout.box_room[0], beside, layout.rows * x_columns * x_pixel)
-    of_y = _load(layout.y_bytes, threads, 0, c.tile_q * y_pixel, y_columns * y_pixel)
-    return layout.rows * layout.read_columns * of_x + c.tile_q * of_y
-
-
-@lru_cache(maxsize=4096)  # many configurations differ in what matters not
-def _load(size: int, threads: tuple[int, int, int], part: int, lane: int, image: int) -> int:
-    """Lines that a warp reads whose threads load `size` bytes each: neighboring channel vectors, then parts of the
-    filters, lanes and images, so many bytes apart."""
-    vectors, parts, lanes = threads
-    at = []
-    for thread in range(WARP):
-        strip = thread // (vectors * parts)
-        apart = thread // vectors % parts * part + strip % lanes * lane + strip // lanes * image
-        at.append(apart + thread % vectors * size)
-    together = WARP * WORD // max(size, WORD)  # threads whose words fit a line
-    ends = [(a // WORD, -(-(a + size) // WORD)) for a in at]
-    return sum(
-        turns(word for begin, end in ends[first : first + together] for word in range(begin, end))
-        for first in range(0, WARP, together)
-    )
-
-
-def _bytes(layout: Layout) -> float:
-    """That device memory reads: x and y once, in halves of lines."""
-    problem, part = layout.problem, layout.config.slice * layout.problem.x.element.bytes
-    halves = lines(part, part, HALF_LINE) * HALF_LINE / part if layout.channel_slices > 1 else 1
-    return (problem.x.bytes + problem.y.bytes) * halves

@@ -9,6 +9,7 @@ from functools import cached_property
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.depthwise_wgrad.config import Config
+from convgen.kernels.depthwise_wgrad.demands import Step, step_of
 from convgen.kernels.parts.axes import Axis
 from convgen.kernels.parts.gradient import left_over, y_sum
 from convgen.kernels.parts.limits import WARP
@@ -216,10 +217,15 @@ class Layout(base.Layout[Config]):
         """Strips of all images; where rows are shared, so many times those of a block."""
         return math.prod(count for _, count in self.places)
 
+    @cached_property
+    def walked(self) -> int:
+        """Of `strips`, those that a block walks at once."""
+        return 1 if self.shared else self.lanes
+
     @property
     def rounds(self) -> int:
         """Strips that a block walks, one after the other, at most."""
-        return -(-self.strips // (self.shares * (1 if self.shared else self.lanes)))
+        return -(-self.strips // (self.shares * self.walked))
 
     @cached_property
     def thread_taps(self) -> int:
@@ -336,6 +342,11 @@ class Layout(base.Layout[Config]):
             return (self.config.stages - 0.5) * (self.row_parts * self.box_bytes[0] + self.box_bytes[1])
         of_thread = self.rows * self.read_columns * self.x_bytes + self.config.tile_q * self.y_bytes
         return max(self.config.stages - 1, 1) * of_thread * self.threads
+
+    @cached_property
+    def step(self) -> Step:
+        """What a step asks, whatever the bands and the blocks that share the pixels."""
+        return step_of(self)
 
     @cached_property
     def registers(self) -> int:

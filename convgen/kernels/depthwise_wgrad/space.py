@@ -87,6 +87,7 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
 
 def _divided(layout: Layout, bands: Iterable[int], fixed: Options) -> Iterator[Layout]:
     """By bands and by the blocks that share them."""
+    layout.knowing("step", "walked")
     for band in bands:
         one = layout.sibling(band=band)
         one.knowing("strips")
@@ -116,13 +117,13 @@ def _stages(problem: ConvProblem, loads: str, vector: int) -> int:
 def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
     """(split_k, slices): a cluster's blocks by slices of the pixels, that fill the GPU once, or half of it."""
     clusters = (1, 4, 8) if "cluster" in layout.target.features else (1,)
-    rounds = layout.sibling(split_k=1, slices=1).rounds
+    rounds = -(-layout.strips // layout.walked)
     for split_k in [int(fixed["split_k"])] if "split_k" in fixed else [s for s in clusters if s <= rounds]:
         if "slices" in fixed:
             yield split_k, int(fixed["slices"])
             continue
         most = max(min(rounds // split_k, MOST_SUMS // (4 * layout.problem.w.size), 4096), 1)
-        slots = layout.sibling(split_k=split_k).slots
+        slots = layout.target.clustered_sms(split_k) * layout.config.blocks
         full = slots // (layout.channel_slices * split_k)
         for slices in {max(min(full, most), 1), max(min(full // 2, most), 1)} if split_k == 1 else {1}:
             yield split_k, slices

@@ -86,7 +86,7 @@ class Prepared:
     copies: tuple[Copy, ...] = ()
     dependent: bool = True  # launched behind a kernel that may not have ended
 
-    @property
+    @cached_property
     def traffic(self) -> dict[str, int]:
         """What the cost models ask of the problem."""
         return cost.traffic(self.problem)

@@ -145,7 +145,7 @@ class Layout(base.Layout[Config]):
         h, w = [ONE, ONE, *self.gemm.windows[self.problem.rank - self.shared_axes :]][-2:]
         return h, w
 
-    @property
+    @cached_property
     def row_pixels(self) -> int:
         """From a pixel of x to the one below it, where a box has rows."""
         return self.gemm.walked(self.shared_axes)[-1]
@@ -156,7 +156,7 @@ class Layout(base.Layout[Config]):
         h, w = self.windows
         return len(h.phases) * len(w.phases)
 
-    @property
+    @cached_property
     def reach(self) -> int:
         """Pixels of a box of x behind those of the step."""
         h, w = self.windows

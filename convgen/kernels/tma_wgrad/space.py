@@ -25,6 +25,8 @@ SPANS = (64, 32, 16)  # channels of a box
 #: Pixels of a step; with a halo, which is as large whatever the step, twice as many, too.
 STEPS, HALO_STEPS = (64,), (64, 128)
 MOST_STAGES = 8
+#: What follows from a tile, however the pixels are shared.
+OF_TILES = ("tiles", "steps", "stage")
 #: Sums that slices leave, at most: they are to stay in L2.
 MOST_SUMS = 128 << 20
 #: Waves of blocks that the shares of the pixels may make.
@@ -41,7 +43,7 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
     for pack, lowered in itertools.product(packs, _lowerings(problem, fixed)):
         g = gemm(problem, pack, bool(lowered))
         for config in _tiles(g, fixed, pack, lowered):
-            layout = Layout(problem, target, config, g)
+            layout = Layout(problem, target, config, g).knowing(*OF_TILES)
             for split_k, slices in _shares(layout, fixed):
                 yield _staged(layout, split_k, slices, fixed)
 
@@ -171,7 +173,7 @@ def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
         if "slices" in fixed:
             yield split_k, int(fixed["slices"])
             continue
-        slots = replace(layout, config=replace(layout.config, split_k=split_k)).slots
+        slots = layout.sibling(split_k=split_k).slots
         most = max(min(layout.steps // split_k, room, 4096), 1)
         wanted = {max(min(waves * slots // (layout.tiles * split_k), most), 1) for waves in WAVES}
         for slices in sorted(wanted | {2 if layout.config.adds else 1}):
@@ -187,5 +189,4 @@ def _staged(layout: Layout, split_k: int, slices: int, fixed: Options) -> Layout
         fitting = (layout.target.shared_limit(c.blocks) - SWIZZLE_ALIGNMENT) // (layout.stage + 16)
         useful = max(math.ceil(layout.steps / (split_k * slices)), 2)
         stages = max(min(fitting, MOST_STAGES, useful), 2)
-    config = replace(c, stages=stages, split_k=split_k, slices=slices)
-    return Layout(layout.problem, layout.target, config, layout.gemm)
+    return layout.sibling(stages=stages, split_k=split_k, slices=slices)
