@@ -3,10 +3,11 @@ long as you like, or until so many are done: on a GPU, or emulated.
 
     python tests/fuzz.py --seconds 100 --processes 12 --failures failures.txt
     python tests/fuzz.py --kinds gradients --count 2000 --seconds 300 --processes 16
+    python tests/fuzz.py --kinds tma_im2col tma_halo --operands --count 1000 --seconds 300 --processes 16
 
-Each process draws problems, options and epilogues as the tests do, compiles, and holds each kernel against the float64
-reference; gradients without an epilogue are held against exact sums of integers.  With fewer processes than kinds, a
-process has several kinds.
+Each process draws problems, options and epilogues as the tests do, compiles, and holds each kernel against exact sums
+of integers, with operands of integers where the epilogue keeps them whole, or else against the float64 reference.
+With fewer processes than kinds, a process has several kinds.
 A kernel that faults takes its process with it, since a CUDA context does not survive: what was drawn is on file by
 then, and another process takes over.  The exit code is 1 where a kernel was wrong, or fewer were done than asked for.
 """
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,17 @@ KINDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 #: A word for all of these.
 GRADIENTS = tuple(kind for kind in KINDS if kind.endswith(("wgrad", "dgrad")))
+#: Epilogues that give integers of integers, by the names that the tests have for them; and some with more operands.
+WHOLE = ("none", "no operand", "bias f32", "bias bf16", "bias s8", "scalar", "residual", "pixel", "other order")
+WITH_OPERANDS = (
+    *WHOLE[2:],
+    "operand b: f32[k]  operand z: {y}[n, {pixels}, k]  operand u: f32[n, {pixels}, k]  y = relu(acc * 2 + b + z - u)",
+    "operand e: f16[n, k]  operand z: bf16[n, {pixels}, k]  y = max(acc * e + z, -8)",
+    "operand z: {y}[n, {pixels}, k]  operand m: s8[n, {pixels}, k]  y = select(m > 0, acc + z, z)",
+    "operand s: f32[k]  operand z: {y}[n, k, {pixels}]  y = min(acc * s + z, 100)",
+)
+#: Kinds whose factors are rounded before they are multiplied.
+ROUNDED = ("winograd", "winograd_fused")
 #: What becomes of a kernel that was drawn: its sums of integers are exact, it is within rounding, or neither.
 OUTCOMES = ("exact", "close", "failed")
 #: A process that has seen a fault ends with this.
@@ -147,7 +160,7 @@ def settle(log: Log, kind: str, text: str, seed: int, check: Check, outcome: str
     return True
 
 
-def work(kinds: Sequence[str], folder: Path, until: float) -> None:
+def work(kinds: Sequence[str], folder: Path, until: float, operands: bool) -> None:
     """Draws and checks until then."""
     from hypothesis import HealthCheck, Phase, assume, given, settings
     from hypothesis import strategies as st
@@ -163,19 +176,26 @@ def work(kinds: Sequence[str], folder: Path, until: float) -> None:
         max_examples=10**6, deadline=None, database=None, phases=[Phase.generate], derandomize=False,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    @given(data=st.data(), kind=st.sampled_from(kinds), seed=SEEDS, epilogue=st.sampled_from(sorted(EPILOGUES)))
+    @given(
+        data=st.data(), kind=st.sampled_from(kinds), seed=SEEDS,
+        epilogue=st.sampled_from(WITH_OPERANDS if operands else sorted({*EPILOGUES, *WITH_OPERANDS})),
+    )  # fmt: skip
     def draw(data: st.DataObject, kind: str, seed: int, epilogue: str) -> None:
         if time.time() > until:
             os._exit(0)
         strategy, given_options = KINDS[kind]
         problem = data.draw(problems[kind])
+        problem = replace(problem, epilogue=None) if operands else problem
         options = {**data.draw(some_options(strategy, kernel=given_options.get("kernel", ""))), **given_options}
         assume(serves(problem, strategy, options))
-        gradient = problem.op is not Op.FPROP
-        if gradient:
+        if problem.op is not Op.FPROP:
             epilogue = BIAS if problem.op is Op.WGRAD and data.draw(st.booleans()) else "none"
         text = spec(problem, strategy, options, "" if problem.epilogue else epilogue)
-        whole = gradient and not problem.epilogue
+        whole = (
+            kind not in ROUNDED
+            and not (problem.epilogue or problem.prologue)
+            and epilogue in {*WHOLE, *WITH_OPERANDS, BIAS}
+        )
         if not settle(log, kind, text, seed, exact if whole else close, "exact" if whole else "close"):
             os._exit(FAULT)
 
@@ -189,11 +209,11 @@ def shares(kinds: Sequence[str], processes: int) -> list[Sequence[str]]:
     return [[kinds[i % len(kinds)]] for i in range(processes)]
 
 
-def watch(kinds: Sequence[Sequence[str]], folder: Path, until: float, count: int) -> None:
+def watch(kinds: Sequence[Sequence[str]], folder: Path, until: float, count: int, operands: bool) -> None:
     """Runs a process for each of these kinds, another in the place of one that dies, until then or so many are done."""
 
     def start(i: int) -> subprocess.Popen[bytes]:
-        words = [",".join(kinds[i]), str(folder), str(until)]
+        words = [",".join(kinds[i]), str(folder), str(until), *(["--operands"] if operands else [])]
         return subprocess.Popen([sys.executable, __file__, "--work", *words])
 
     processes = [start(i) for i in range(len(kinds))]
@@ -226,17 +246,18 @@ def main() -> int:
         "--kinds", nargs="+", choices=[*KINDS, "gradients"], default=list(KINDS), metavar="KIND",
         help=f"of {', '.join(KINDS)}; gradients for all of wgrad and dgrad (default: all)",
     )  # fmt: skip
+    parser.add_argument("--operands", action="store_true", help="only epilogues with operands, of integers")
     parser.add_argument("--failures", type=Path, default=Path("failures.txt"), help="specs whose kernels were wrong")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
-        work(args.work[0].split(","), Path(args.work[1]), float(args.work[2]))
+        work(args.work[0].split(","), Path(args.work[1]), float(args.work[2]), args.operands)
         return 0
     words = (GRADIENTS if kind == "gradients" else (kind,) for kind in args.kinds)
     kinds = list(dict.fromkeys(kind for each in words for kind in each))
     began = time.time()
     with tempfile.TemporaryDirectory() as folder:
-        watch(shares(kinds, args.processes), Path(folder), began + args.seconds, args.count)
+        watch(shares(kinds, args.processes), Path(folder), began + args.seconds, args.count, args.operands)
         counts = tally(Path(folder))
         failures = [path.read_text() for path in sorted(Path(folder).glob("*.failures"))]
     print(f"{said(counts)}, in {time.time() - began:.0f} s")
