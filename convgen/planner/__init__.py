@@ -79,8 +79,9 @@ def serving(problem: ConvProblem, target: Target) -> list[str]:
     return [name for name in strategies.AUTO if not strategies.load(name).obstacles(problem, target, {})]
 
 
-#: What yields where the epilogue's operands want shared memory, too, or threads: in this order.
-_YIELDING = ((), ("stages",), ("stages", "blocks", "pixels"))
+#: What yields where the epilogue's operands need shared memory, too, or threads: in this order.  The tile does not: the
+#: cost model, free to choose all options, finds faster configurations than with the rest of such a tile.
+YIELDING = ((), ("stages",), ("stages", "blocks"))
 
 
 def _tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None) -> Choice | None:
@@ -98,8 +99,8 @@ def _tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None)
 def _legal(tuned: database.Tuned, problem: ConvProblem, target: Target) -> Choice | None:
     """A measured configuration as a choice, where the problem can have it.
 
-    What was measured without the epilogue may have to do with fewer stages, then with smaller or fewer tiles.  It says
-    nothing of sums, which some kernels make themselves and others through memory."""
+    What was measured without the epilogue may have to make do with fewer stages, then with fewer blocks per
+    multiprocessor.  It says nothing about sums, which some kernels compute themselves and others through memory."""
     if tuned.strategy not in strategies.MODULES:
         return None
     of_result = any(problem.like(t) is problem.result for t in problem.sums)
@@ -110,7 +111,7 @@ def _legal(tuned: database.Tuned, problem: ConvProblem, target: Target) -> Choic
     legal = all(name in rows and rows[name].allows(value) for name, value in tuned.options.items())
     if not legal:
         return None
-    for yielding in _YIELDING if tuned.left_out else _YIELDING[:1]:
+    for yielding in YIELDING if tuned.left_out else YIELDING[:1]:
         options = {name: value for name, value in tuned.options.items() if name not in yielding}
         if not chosen.obstacles(problem, target, options):
             return Choice(chosen, options, tuned.reason, {})

@@ -17,7 +17,8 @@ from convgen.ir import epilogue as ep
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels import registry
-from convgen.planner import CannotServe, choose, database, shipping
+from convgen.kernels.config import option_rows
+from convgen.planner import YIELDING, CannotServe, choose, database, shipping
 from convgen.planner.database import Database, DatabaseError, DatabaseWarning, Measurement, Status
 from convgen.targets import TARGETS
 
@@ -265,6 +266,24 @@ def test_a_choice_without_the_epilogue_makes_room_for_operands_that_arrive_as_ti
         assert "without the epilogue" in choice.reason
         db.record(measured(residual, 6.0, "tma_im2col", options=full))
         assert "tuned" not in choose(residual, SM_90A, "auto", {}).reason
+
+
+def test_what_yields_are_options():
+    known = {option.name for row in registry.KERNELS for option in option_rows(row.config)}
+    assert {name for names in YIELDING for name in names} <= known
+
+
+def test_a_tile_that_leaves_operands_no_room_is_chosen_anew(path: Path):
+    bare = problem()
+    zs = tuple(replace(bare.y, name=name, role="operand", dtype="f32") for name in ("z", "v"))
+    total = ep.Binary("+", ep.Binary("+", ep.Acc(), ep.OperandRef("z")), ep.OperandRef("v"))
+    residuals = replace(bare, epilogue=ep.Epilogue(zs, (ep.Assignment("y", total),)))
+    wide = {"tile.m": 192, "strip": 14, "images": 1, "tile.n": 64, "tile.k": 64, "stages": 1, "weight_stages": 0}
+    wide |= {"consumers": 3, "schedule": "pingpong", "swap_ab": 1}
+    with Database(path) as db:
+        db.record(measured(bare, 5.0, "tma_halo", options=registry.completed("tma_halo", wide)))
+        assert choose(bare, SM_90A, "auto", {}).reason == "tuned on NVIDIA H200: 5.0 us"
+        assert "by the cost model" in choose(residuals, SM_90A, "auto", {}).reason
 
 
 def test_a_choice_without_the_epilogue_says_nothing_of_sums(path: Path):
