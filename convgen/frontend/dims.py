@@ -25,6 +25,15 @@ RANK_OF = {
 }
 
 
+def dim_meant(word: str) -> tuple[str, str] | None:
+    """The role and the dim that a word names, by the dim's own name or another; None where no tensor has it."""
+    for names in ({role: {d: d for d in dims} for role, dims in ROLE_DIMS.items()}, habits.DIMS):
+        for role in ROLE_DIMS:
+            if dim := names[role].get(habits.plain(word)):
+                return role, dim
+    return None
+
+
 def rename_dims(role: str, tensor: ast.Tensor, report: Report) -> ast.Tensor:
     """The tensor with the dims that its role has: one by another name is reported, and taken for what it means."""
     own = {d.name.text for d in tensor.dims}

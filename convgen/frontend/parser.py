@@ -176,6 +176,11 @@ class _Parse:
             if self._goes_on([*replaced, *self._ahead(at + 1)]):
                 words[at : at + 1] = replaced
                 return f"{place.word} as {' '.join(replaced)}"
+        if place.is_setting and (keyword := place.keyword_meant) and words[at + 1].type in ("ASSIGN", "COLON"):
+            named = Token.new_borrow_pos(keyword.upper(), keyword, place.word)
+            if self._goes_on([named, *self._ahead(at + 2)]):  # the sign is the next fault
+                words[at] = named
+                return f"{place.word} as {keyword}"
         for kind, text in _FORGOTTEN.items():
             sign = self._made(kind, text, at)
             if place.lacks(kind) and self._goes_on([sign, *ahead]):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from convgen import habits
 from convgen.diagnostics import Report, did_you_mean, listing
 from convgen.frontend import ast
+from convgen.frontend.dims import SETTING_OF, dim_meant
 from convgen.frontend.names import Names
 from convgen.ir.size import whole
 
@@ -46,12 +47,7 @@ class Sizes:
             if name not in self._declared and not self.complete:
                 self._values[name] = None
             elif name not in self._declared:
-                hint = habits.did_you_mean(name, self._declared, habits.LETS) or (
-                    f"the file's lets are {listing(sorted(self._declared), 'and')}"
-                    if self._declared
-                    else "the file has no let; write `let n = 8` and use `n` as a size"
-                )
-                self._report.error("E103", f"-D {name}: the file has no `let {name}`", None, hint)
+                self._report.error("E103", f"-D {name}: the file has no `let {name}`", None, self._no_let(name, value))
             elif (number := whole(value)) is None:
                 self._report.error("E103", f"-D {name}: {value!r:.40} is not a whole number")
                 self._values[name] = None
@@ -60,6 +56,22 @@ class Sizes:
                 self._values[name] = None
             else:
                 self._values[name] = number
+
+    def _no_let(self, name: str, value: object) -> str:
+        """The hint for a define without a let: the let, dim or setting that is meant."""
+        if like := habits.did_you_mean(name, self._declared, habits.LETS):
+            return like
+        if meant := dim_meant(name):
+            role, dim = meant
+            use = dim if dim == name else f"{dim}={name}"
+            is_dim = "is a dim" if dim == name else f"is dim `{dim}`"
+            where = f"`{name}` {is_dim} of the {SETTING_OF[role]}"
+            return f"{where}: to set it with -D, write `let {name} = {value}` and `{use}` there"
+        if instead := habits.NO_SETTINGS.get(habits.plain(name)):
+            return instead
+        if self._declared:
+            return f"the file's lets are {listing(sorted(self._declared), 'and')}"
+        return "the file has no let; write `let n = 8` and use `n` as a size"
 
     def __contains__(self, name: object) -> bool:
         """Whether the file declares a let of that name."""

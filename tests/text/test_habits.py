@@ -238,3 +238,31 @@ def test_each_line_with_a_fault_is_reported_and_no_other(data):
     text = block(*lines)
     found = errors(text, strategies={"direct": (), "naive": ()})
     assert {d.span.line - 2 for d in found if d.span} == {order.index(line) for line in wrong}, text
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("kh", "`kh` is dim `r` of the filter: to set it with -D, write `let kh = 2` and `r=kh` there"),
+        ("N", "`N` is dim `n` of the input: to set it with -D, write `let N = 2` and `n=N` there"),
+        ("k", "`k` is a dim of the filter: to set it with -D, write `let k = 2` and `k` there"),
+        ("kernel_size", habits.NO_SETTINGS["kernelsize"]),
+        ("bias", habits.NO_SETTINGS["bias"]),
+        ("frobnicate", "the file has no let; write `let n = 8` and use `n` as a size"),
+    ],
+)
+def test_a_define_without_a_let(name: str, says: str):
+    assert hint(block(INPUT, FILTER, OUTPUT), defines={name: 2}) == says
+
+
+def test_what_the_hint_for_a_define_says_to_write_is_right():
+    text = "let kh = 2\n" + block(INPUT, FILTER.replace("r=3", "r=kh"), OUTPUT)
+    (request,) = frontend.load(text, defines={"kh": 1})
+    assert request.problem.filter == (1, 3)
+
+
+@pytest.mark.parametrize("setting", ["padding same", "padding=same", "paddng: same", "auto_pad=SAME_UPPER"])
+def test_a_word_for_padding_is_computed_under_another_name(setting: str):
+    first, *_, last = errors(block(INPUT, FILTER, OUTPUT, setting))
+    assert first.hint == "did you mean `pad`?"
+    assert last.hint == "for an output of the input's size / stride, write `pad 1`"
