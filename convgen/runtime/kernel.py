@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.tensor import Tensor
 from convgen.runtime import cuda, describe, scratch, warm
-from convgen.runtime.arguments import Slot, check_addresses, check_number, check_overlap
+from convgen.runtime.arguments import Slot, check_addresses, check_number
 from convgen.runtime.errors import WrongArguments
 from convgen.runtime.launch import Enqueue, OnEachGpu, Program, keep, scratch_bytes
 from convgen.runtime.manifest import buffer_name
@@ -247,7 +247,7 @@ class Kernel:
         given = (*given, *self._each_out(out))
         for array, slot in zip(given, slots, strict=True):
             check_numpy(array, slot)
-        check_overlap(slots, [array.ctypes.data for array in given], m.in_place)
+        check_addresses(slots, [array.ctypes.data for array in given], m.in_place)
         buffers = {slot.buffer: array for array, slot in zip(given, slots, strict=True)}
         emulator.emulate(self.source, m.steps, buffers, workspaces=m.workspaces, seed=seed, sms=sms, progress=progress)
         return out

@@ -14,6 +14,7 @@ from convgen import functional as F
 from convgen.emulator import EmulationError
 from convgen.ir import verify
 from convgen.kernels import strategies
+from convgen.runtime.errors import Misaligned
 from convgen.targets import TARGETS
 
 SPEC = """conv a {
@@ -109,3 +110,13 @@ def test_functions_read_and_write_slices_where_they_lie() -> None:
     expected = np.einsum("nchw,kc->nkhw", x.astype(np.float64), w[:, :, 0, 0].astype(np.float64)) + z
     assert np.allclose(out, expected, atol=0.02)
     assert (whole[:, :40] == before[:, :40]).all()
+
+
+def test_a_slice_begins_where_the_gpu_can_load_it() -> None:
+    spec = SPEC.replace("strategy direct", "strategy tma_im2col")
+    whole, z = np.zeros((2, 4, 5, 24), np.float16), np.zeros((2, 4, 5, 16), np.float16)
+    w = np.zeros((8, 3, 3, 8), np.float16)
+    kernel = convgen.compile(spec)
+    with pytest.raises(Misaligned, match=r"x starts at 0x.*multiple of 16 bytes(?s:.*)multiple of 8 channels"):
+        kernel.emulate(whole[..., 3:11], w, z=z[..., 8:])
+    kernel.emulate(whole[..., 8:16], w, z=z[..., 8:])

@@ -938,7 +938,7 @@ def test_emulate_checks_and_passes_named_buffers(monkeypatch):
     within = np.resize(image, RESULT.size + IMAGE.size).view(ml_dtypes.bfloat16)
     with pytest.raises(errors.Overlap, match="out overlaps image"):
         image_within = within[: IMAGE.size].view("f2").reshape(IMAGE.shape)
-        k.emulate(image_within, weights, b=b, out=within[1 : 1 + RESULT.size].reshape(RESULT.shape))
+        k.emulate(image_within, weights, b=b, out=within[8 : 8 + RESULT.size].reshape(RESULT.shape))
     result.setflags(write=False)
     with pytest.raises(errors.WrongType, match="is read-only"):
         k.emulate(image, weights, b=b, out=result)
