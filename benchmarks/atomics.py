@@ -6,7 +6,7 @@
 
 Of each layer of the seven networks with 8 channels or more: `tma_wgrad` as `auto` takes it, the same in every run, and
 with `sums atomic` the same tile with several numbers of slices, and what the cost model likes best.  All are timed in
-turn, launched behind one another as in a network, zeros and further launches included.  `share` is the time of the
+turn, launched back to back as in a network, zeros and further launches included.  `share` is the time of the
 fastest atomic one over that of the fixed order: how much of its speed this has.  Every kernel is checked against the
 float64 reference, and on whole numbers, whose sums are exact in any order, to the bit against the fixed order's.
 
@@ -50,7 +50,7 @@ from convgen.runtime.kernel import Kernel
 #: Of the kernel, among those for gradients of filters.
 STRATEGY, KERNEL = "tma_im2col", "tma_wgrad"
 LEAST_CHANNELS = 8
-#: Whole numbers as far from zero as this, and calls behind one another that must get their sums right.
+#: Whole numbers as far from zero as this, and calls back to back that must get their sums right.
 MOST, CALLS = 2, 3
 
 

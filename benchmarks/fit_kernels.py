@@ -177,7 +177,7 @@ def _benched(row: dict[str, Any]) -> Iterator[Row]:
     results, p = row["results"], load(row["spec"])[0].problem
     auto = results["auto"]
     numbers = list(map(int, re.findall(r"\d+", auto["config"])))
-    # stream's model stands for launches behind one another; the other kernels are always launched alone
+    # stream's model stands for launches back to back; the other kernels are always launched alone
     if auto["config"].startswith("fma:") and "chain" in results and results["chain"]["us"] > LONG_US:
         names = ("tile.p", "tile.q", "vector", "band", "strip", "slice", "stages", "threads", "blocks")
         kernel, us, given = "depthwise_stream", results["chain"]["us"], {"math": "fma"}

@@ -5,7 +5,7 @@
 The roofline of `convgen bench` divides bytes by the rate of a 1 GiB copy, but a launch of a few microseconds never
 reaches that rate: blocks start, the first bytes arrive, the last leave.  For each layer this times a plain kernel that
 reads what the layer must read and writes what it must write, each byte once, contiguously, 16 bytes a thread, in the
-best of several shapes; launched alone and behind one another, as `convgen bench` launches convolutions.  A row of
+best of several shapes; launched alone and back to back, as `convgen bench` launches convolutions.  A row of
 the JSON is a layer; `empty` is a launch that does nothing.
 """
 
@@ -77,7 +77,7 @@ class Mover:
         capability = self._driver.capability(0)
         target = target_for(capability)
         if target is None or capability < (9, 0):
-            raise SystemExit("floor.py: needs a GPU that can launch kernels behind one another (sm_90)")
+            raise SystemExit("floor.py: needs a GPU that can launch kernels back to back (sm_90)")
         kinds = {(threads, flight) for threads, flight, _ in SHAPES}
         text = SOURCE
         for threads, flight in sorted(kinds):
@@ -136,7 +136,7 @@ def move_of(read: int, written: int, backend: TorchBackend) -> Move:
 
 
 def times(move: Move, mover: Mover, backend: TorchBackend) -> dict[str, Any]:
-    """Microseconds of the best shape, launched alone and behind one another."""
+    """Microseconds of the best shape, launched alone and back to back."""
     found: dict[str, Any] = {}
     for name, behind in (("alone", False), ("chain", True)):
         timed = {s: time_graph(mover.launcher(move, s, behind), len(move.sets), backend).us for s in SHAPES}
@@ -155,7 +155,7 @@ def main() -> None:
     backend = TorchBackend()
     mover = Mover(backend)
     empty = times(move_of(0, 0, backend), mover, backend)
-    print(f"empty launch: {empty['alone_us']:.2f} us alone, {empty['chain_us']:.2f} behind one another", flush=True)
+    print(f"empty launch: {empty['alone_us']:.2f} us alone, {empty['chain_us']:.2f} back to back", flush=True)
     rows = []
     asked = [(suite, n) for suite in args.suite for n in args.batch]
     for suite, n, problem in ((*one, problem) for one in asked for problem in of_suite(*one)):

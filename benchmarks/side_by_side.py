@@ -5,7 +5,7 @@
 
 The other checkout compiles the suites by its own `convgen compile`; its cubins and manifests are loaded here.  `ratio`
 is this checkout's time over the other's; the mean is geometric.  Layers whose cubins are the same are not timed.
-Kernels are launched behind one another in a CUDA graph, over several sets of arrays.
+Kernels are launched back to back in a CUDA graph, over several sets of arrays.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--count", type=int, default=40)
-    parser.add_argument("--any-channels", action="store_true", help="channels that are no multiples of 8, too")
+    parser.add_argument("--any-channels", action="store_true", help="channels that are not multiples of 8, too")
     parser.add_argument("--most-images", type=int, default=64, metavar="N", help="the largest batch that is drawn")
     parser.add_argument("--batch", type=int, nargs="*", default=[8, 64], help="batches of the suites")
     parser.add_argument("--out", type=Path, help="write every figure as JSON")

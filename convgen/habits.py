@@ -76,7 +76,7 @@ _OPTIONS = (
 )  # fmt: skip
 #: What follows a word that is otherwise another name of a setting, where it is an option.
 METHODS = ("gather", "scatter")
-#: Settings of other languages that are none here, and what takes their place.
+#: Settings of other languages without a counterpart here, and what takes their place.
 NO_SETTINGS: dict[str, str] = {
     "bias": "make the bias an operand of the epilogue: `epilogue { operand b: f32[k]  y = acc + b }`",
     **dict.fromkeys(("activation", "act", "relu", "gelu", "silu", "nonlinearity"), _IN_THE_EPILOGUE),
@@ -307,7 +307,7 @@ LAYER_ARGUMENTS = _table("""
     --dtype: type elementtype
     --activation: act
 """)
-#: Options that are none, and what takes their place.
+#: Unknown options, and what takes their place.
 NO_ARGUMENTS: dict[str, str] = dict.fromkeys(
     ("n", "batch", "batchsize"), "the batch is a `let` of the spec, which -D overrides: -D n=64"
 )

@@ -9,7 +9,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 
 class _Residuals(nn.Module):
-    """HiFi-GAN's: a dilated and a plain filter behind one another, three times, each time added."""
+    """HiFi-GAN's: a dilated and a plain filter, one after the other, three times, each time added."""
 
     def __init__(self, width: int, taps: int) -> None:
         super().__init__()

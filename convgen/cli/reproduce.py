@@ -80,4 +80,4 @@ def _record(name: str, weighs: reproduce.Results | None, path: Path | None) -> d
         raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from None
     except (ValueError, AttributeError):
         pass
-    raise UsageError(f"{path}: is no result file of `{weighs.command}`")
+    raise UsageError(f"{path}: is not a result file of `{weighs.command}`")

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     add_sources(parser)
     parser.add_argument(
-        "--budget", type=_seconds, default=math.inf, metavar="SECONDS", help="stop after so many seconds"
+        "--budget", type=_seconds, default=math.inf, metavar="SECONDS", help="stop after this many seconds"
     )
     parser.add_argument(
         "--strategies", type=one_of(*strategies.MODULES), metavar="NAMES",

@@ -39,7 +39,7 @@ DIMS: dict[str, str] = {
 }
 
 DYNAMIC = "dims whose sizes a call decides: `dynamic n h w`; the plan is made for the sizes of the spec"
-OF = "these channels are a slice of a packed tensor that has so many: `c=64 of 256`"
+OF = "these channels are a slice of a packed tensor with the number of channels that follows: `c=64 of 256`"
 PROLOGUE = "what is applied to each element of the input before it is multiplied: `prologue { x = relu(x) }`"
 RESULT = "a further result that the epilogue assigns: `result t: f16[n, p, q, k]`"
 #: Keywords that are names elsewhere.

@@ -235,7 +235,7 @@ class Solver:
         return axes
 
     def _evaluate(self, e: ast.Expr) -> int | None:
-        """Value of a size that may name a dim, which is no let."""
+        """Value of a size that may name a dim instead of a let."""
         roles = [role for role in ("y", "w", "x") if role in self._stated]  # c is the input's
         stated = {dim: s.value for role in roles for dim, s in self._stated[role].items() if s}
         hints = {dim: f"`{dim}` is a dim: write `{value}`, or `let {dim} = {value}`" for dim, value in stated.items()}

@@ -28,7 +28,7 @@ from convgen.ir.dtypes import TENSOR_DTYPES
 
 
 def explain_stray(place: Place) -> tuple[str, Span, str | None]:
-    """Message, place and hint for a character, a word or a comment that is no part of the language."""
+    """Message, place and hint for a character, a word or a comment that is not part of the language."""
     return wording.stray(place.word), span_of(place.word), _stray_hint(place)
 
 

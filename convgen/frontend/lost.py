@@ -36,7 +36,7 @@ class Region:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names in it; `ANY` besides where the one that it would declare is none."""
+        """The names in it; and `ANY` where the name that it would declare is not one."""
         first, *others = self.words
         declared = others[:1] if first.type in wording.DECLARING or first == "result" else [first]
         named = any(word.type == "NAME" for word in declared)

@@ -316,7 +316,7 @@ class _Parse:
         return again and place.looks_like_setting and (closed or place.is_known_line)
 
     def _header(self, words: Sequence[Token], at: int) -> list[Token]:
-        """The header of a conv block, made from words that are none, for the block that begins at a place."""
+        """The header of a conv block, made from words that do not form one, for the block that begins at a place."""
         conv = next(i for i, w in enumerate(words) if w.type == "CONV")
         named = [w for w in words[conv + 1 :] if w.type != "STRAY"] or words[conv : conv + 1]
         made = [words[conv], Token.new_borrow_pos("NAME", "".join(named)[:32], named[0])]

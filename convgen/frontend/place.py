@@ -140,7 +140,7 @@ class Place:
 
     @property
     def is_behind_block(self) -> bool:
-        """Whether the word can only stand behind the block that is open: what it begins is no part of a block."""
+        """Whether the word can only stand behind the block that is open: what it begins is not part of a block."""
         if self.word.type in wording.SETTING_KINDS:
             return len(self.braces) > 1 and not (self.after is not None and self.after.type == "ASSIGN")
         return bool(self.braces) and self.begins_item

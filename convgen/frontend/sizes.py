@@ -93,7 +93,7 @@ class Sizes:
     def evaluate(self, e: ast.Expr, hints: Mapping[str, str] | None = None) -> int | None:
         """Value of an expression; None where it has an error, which is then in the report.
 
-        `hints` says of names that are no lets what is meant by them."""
+        `hints` says what is meant by names that are not lets."""
         match e:
             case ast.Number():
                 return self._number(e)

@@ -117,7 +117,7 @@ def _as_kernel(name: str, strategies: Mapping[str, Sequence[OptionRow]]) -> str 
 
 
 def _other_options(name: str, known: Sequence[str]) -> str:
-    """What to write for an option that there is not."""
+    """What to write for an unknown option."""
     group, _, member = name.partition(".")
     if member in known:
         return f"`{member}` is an option of its own: `{member} VALUE`"

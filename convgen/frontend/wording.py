@@ -81,7 +81,7 @@ def found(token: Token) -> str:
 
 
 def stray(token: Token) -> str:
-    """Message for what is none of the language's: a comment, a character, a word with one."""
+    """Message for what is not part of the language: a comment, a character, a word with one."""
     first = next((c for c in token if not c.isascii()), token[0])
     if token.type == COMMENT or (first.isascii() and first.isprintable()):
         return f"{quote(token)} is not part of the language"

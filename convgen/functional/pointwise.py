@@ -116,7 +116,7 @@ class Step:
 
 
 def _float(number: object) -> float:
-    """NaN for what is no number, or one that no float holds."""
+    """NaN for what is not a number, or does not fit a float."""
     try:
         return float(number) if isinstance(number, Real) else math.nan
     except OverflowError:

@@ -50,7 +50,7 @@ def backward(
     if exact == 0:
         raise Underivable(f"the gradient through `{result}` is 0: it does not follow acc")
     if any(e.has(sympy.zoo, sympy.oo, sympy.nan) for e in steps.behind(exact)):
-        raise Underivable(f"the derivative of `{result}` by acc is no number: `{result}` divides by 0")
+        raise Underivable(f"the derivative of `{result}` by acc is not a number: `{result}` divides by 0")
     found = _from_fewest(steps, exact, kept)
     if not found:
         raise Underivable(_unkept(epilogue, steps, exact, result))

@@ -43,4 +43,4 @@ def _expression(tree: ast.expr) -> Expr:
             return -_expression(tree.operand)
         case ast.BinOp():
             return _OPERATORS[type(tree.op)](_expression(tree.left), _expression(tree.right))
-    raise size.BadFormula(f"{ast.unparse(tree)!r} is no formula of sizes")
+    raise size.BadFormula(f"{ast.unparse(tree)!r} is not a formula over sizes")

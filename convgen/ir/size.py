@@ -34,7 +34,7 @@ def whole(value: object) -> int | None:
 
 
 class BadFormula(ValueError):
-    """A text is no formula of sizes."""
+    """A text that is not a formula over sizes."""
 
 
 class Size(int):
@@ -185,11 +185,11 @@ def parsed(formula: str) -> ast.expr:
     try:
         tree = ast.parse(formula, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise BadFormula(f"{formula!r} is no formula of sizes") from None
+        raise BadFormula(f"{formula!r} is not a formula over sizes") from None
     for node in ast.walk(tree):
         dim = isinstance(node, ast.Name) and node.id in _PROBE
         number = isinstance(node, ast.Constant) and type(node.value) is int
         arithmetic = isinstance(node, (ast.BinOp, ast.UnaryOp, ast.USub, ast.Load, *_OPERATORS))
         if not (dim or number or arithmetic) or (isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.USub)):
-            raise BadFormula(f"{formula!r} is no formula of sizes")
+            raise BadFormula(f"{formula!r} is not a formula over sizes")
     return tree

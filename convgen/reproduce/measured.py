@@ -180,7 +180,7 @@ _ORDERS = {
 
 def reuse(record: Mapping[str, Any]) -> Outcome:
     """Figure 18b: what it gains to walk the taps inside of the channels, and to keep a halo tile."""
-    # mma_gemm gathers element by element where a k block is no part of the channels: that is no matter of reuse
+    # where a k block does not divide the channels, mma_gemm gathers single elements, which has nothing to do with reuse
     rows = [row for row in record["rows"] if _layer(row["spec"]).c % 64 == 0]
     values: dict[str, list[float | None]] = {
         f"{kernel}, taps inside": [row[a] / row[b] if a in row and b in row else None for row in rows]

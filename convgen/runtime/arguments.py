@@ -210,7 +210,7 @@ def check_overlap(slots: Sequence[Slot], addresses: Sequence[int], in_place: Col
 
 
 def check_number(name: str, value: object, least: int, most: int) -> None:
-    """Raises WrongType and WrongArguments where a number that goes with a call is none, or out of range."""
+    """Raises WrongType and WrongArguments where an argument that must be a number is not one, or is out of range."""
     if (number := whole(value)) is None:
         raise WrongType(f"{name} is of type {type(value).__name__}: expected a whole number")
     if not least <= number <= most:

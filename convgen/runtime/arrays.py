@@ -187,7 +187,7 @@ CUPY, TORCH, FOREIGN = CupyLibrary(), TorchLibrary(), ForeignLibrary()
 
 
 def library_of(array: object, slot: Slot) -> Library:
-    """The library of an array.  Raises WrongType where it is none."""
+    """The library of an array.  Raises WrongType where it is not an array."""
     for base in type(array).__mro__:
         where = base.__module__.partition(".")[0]
         if where == "cupy" and base.__name__ == "ndarray":

@@ -194,7 +194,7 @@ class DynamicKernel(Kernel):
         return behind(self._dynamic.estimates, n, asked * n / planned)
 
     def _all(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes with those that follow.  Raises WrongShape where there is no such."""
+        """The sizes with those that follow.  Raises WrongShape where there are none."""
         found = dict(sizes)
         for dim, extent in self._dynamic.derived:
             found[dim] = evaluate(extent.formula, sizes)

@@ -211,7 +211,7 @@ HARMLESS = (
     ),
     Excuse(
         "guard: <= for <",
-        "the channels that there are not are multiplied, too: TMA has filled them with zeros",
+        "channels beyond the last are multiplied, too: TMA fills them with zeros",
         was=r"(channel_blocks - 1|halos - T)\) \{",
     ),
     # mma_wgrad
@@ -300,7 +300,7 @@ HARMLESS = (
     ),
     Excuse(
         "moved: cp_async_wait_group moved behind for",
-        "the zeros of steps that there are not are waited for later",
+        "the zeros for steps beyond the last are waited for later",
         was=r"cp_async_wait_group<0>",
         source=r"_filter\(",
     ),

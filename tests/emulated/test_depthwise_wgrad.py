@@ -87,7 +87,7 @@ LAYER = make("wgrad", 2, 6, 6, (9, 9), (3, 3), pad=1, groups=6)
     ("options", "option", "reason"),
     [
         ({"vector": 4}, "vector", "2 channels are aligned neighbors"),
-        ({"vector": 2, "slice": 3}, "slice", "slice 3 is no multiple of vector 2"),
+        ({"vector": 2, "slice": 3}, "slice", "slice 3 is not a multiple of vector 2"),
         ({"tile.r": 4}, "tile.r", "more than the filter's 3 rows"),
         ({"vector": 1, "stages": 2}, "stages", "cp.async copies 4 bytes or more"),
         ({"tile.q": 31}, "tile.q", "33 input columns under 31 outputs"),

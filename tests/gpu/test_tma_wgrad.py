@@ -77,7 +77,7 @@ def test_slices_are_added_as_they_come(layer: str, dtype: str, seed: int) -> Non
 
 
 def check_again(made: Kernel, problem: ConvProblem, seed: int) -> None:
-    """Fails unless quick calls, whose launches start behind one another, are right, too."""
+    """Fails unless quick calls, whose launches start back to back, are right, too."""
     arrays, out = gpu_runs.inputs(problem, seed), gpu_runs.outputs(problem)
     for _ in range(20):
         made(*arrays.values(), out=out)

@@ -156,7 +156,7 @@ def folder(tmp_path, monkeypatch):
         ("tune --export new.sqlite --db nope.sqlite", "nope.sqlite: no such file"),
         ("reproduce networks --from nope.json", "nope.json: cannot be read: No such file or directory"),
         ("reproduce networks --from .", ".: cannot be read: Is a directory"),
-        ("reproduce networks --from layer.conv", "layer.conv: is no result file"),
+        ("reproduce networks --from layer.conv", "layer.conv: is not a result file"),
     ],
 )
 def test_a_wrong_command(command, said, capsys):

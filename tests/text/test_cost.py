@@ -270,7 +270,7 @@ LAYERS = {
 LONGEST_CHOICE = 800_000
 
 
-#: Layers that step over pixels, a tile of theirs and its microseconds on an H200, behind one another.
+#: Layers that step over pixels, a tile of theirs and its microseconds on an H200, back to back.
 STEPPING = [
     (make("fprop", 64, 256, 512, (56, 56), (1, 1), stride=2), {"tile.m": 128, "tile.n": 192, "swap_ab": 0}, 26.9),
     (make("fprop", 64, 128, 128, (112, 112), (3, 3), stride=4, pad=1), {"tile.m": 64, "tile.n": 128}, 33.1),

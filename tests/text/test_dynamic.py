@@ -291,7 +291,7 @@ def test_a_formula_in_a_manifest_is_checked():
     assert formula and ast.literal_eval(formula[1])
     with pytest.raises(ManifestError, match="divides by zero"):
         Manifest.from_json(text.replace(formula[1], '"n // (h - h)"'))
-    with pytest.raises(ManifestError, match="no formula"):
+    with pytest.raises(ManifestError, match="not a formula"):
         Manifest.from_json(text.replace(formula[1], "\"__import__('os')\""))
 
 

@@ -187,9 +187,9 @@ def test_results_that_are_none(tmp_path, capsys):
     (tmp_path / "r.json").write_text('{"rows": [{"us": 3}], "gpu": "a GPU", "commit": "0"}')
     for arguments, message in (
         (["networks"], "--from names their file"),
-        (["networks", "--from", f"{tmp_path}/r.json"], "is no result file of `convgen bench --out`"),
-        (["networks", "--from", __file__], "is no result file of `convgen bench --out`"),
-        (["stride", "--from", f"{tmp_path}/r.json"], "is no result file of `benchmarks/documents.py stride --json`"),
+        (["networks", "--from", f"{tmp_path}/r.json"], "is not a result file of `convgen bench --out`"),
+        (["networks", "--from", __file__], "is not a result file of `convgen bench --out`"),
+        (["stride", "--from", f"{tmp_path}/r.json"], "is not a result file of `benchmarks/documents.py stride --json`"),
         (["memory", "--from", f"{tmp_path}/r.json"], "--from does not go with memory"),
     ):
         assert main(["reproduce", *arguments]) == 2

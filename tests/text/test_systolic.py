@@ -162,7 +162,7 @@ def test_words_of_one_image_meet_at_the_port(seed):
 
 
 def test_the_model_counts_the_cycles_of_the_array(seed):
-    """With off-chip memory that takes no time: the passes behind one another, and what fills and empties the array."""
+    """With off-chip memory that takes no time: the passes back to back, and what fills and empties the array."""
     p = problem(n=4, c=8, k=8)
     machine = Machine(array=4, word=4, dram=1e30)
     array = SystolicArray(p, machine, *drawn(p, seed))

@@ -122,7 +122,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def pitch(self) -> int:
-        """Elements of a tap's filters in shared memory: a multiple of 4 that is no multiple of 32, for banks."""
+        """Elements of a tap's filters in shared memory: a multiple of 4 but not of 32, to spread over banks."""
         return -(-self.slice // 4) * 4 + 4
 
     @property

@@ -31,7 +31,7 @@ class Layout(Shared):
 
     @property
     def filter_pitch(self) -> int:
-        """Elements of a tap's filters in shared memory: a multiple of 4 that is no multiple of 32, for banks."""
+        """Elements of a tap's filters in shared memory: a multiple of 4 but not of 32, to spread over banks."""
         return -(-self.config.slice // 4) * 4 + 4
 
     @property

@@ -26,7 +26,7 @@ def illegal(layout: Layout) -> list[Obstacle]:
                  f"vector {widest} or less", "vector")  # fmt: skip
         return found
     if c.slice % c.vector:
-        found.no(f"slice {c.slice} is no multiple of vector {c.vector}", option="slice")
+        found.no(f"slice {c.slice} is not a multiple of vector {c.vector}", option="slice")
         return found
     if c.tile_r > layout.walks[1].axis.filter:
         found.no(f"tile r={c.tile_r} is more than the filter's {layout.walks[1].axis.filter} rows", option="tile.r")

@@ -72,7 +72,7 @@ def _lines(layout: Layout) -> int:
     return layout.rows * layout.read_columns * of_x + c.tile_q * of_y
 
 
-@lru_cache(maxsize=4096)  # many configurations differ in what matters not
+@lru_cache(maxsize=4096)  # many configurations differ only in what does not matter here
 def _load(size: int, threads: tuple[int, int, int], part: int, lane: int, image: int) -> int:
     """Lines that a warp reads whose threads load `size` bytes each: neighboring channel vectors, then parts of the
     filters, lanes and images, so many bytes apart."""

@@ -58,7 +58,7 @@ class Im2col(base.Kernel[Config, Layout]):
         if layout.config.form != "loop_free" and not layout.lowers:
             found.append(Obstacle(f"{layout.problem.name} copies no windows of x", "leave form out", "form"))
         elif layout.config.form == "channels" and channel_run(layout.lowering) == 1:
-            message = "form channels copies channels that are neighbors in x and in the lowered matrix; there are none"
+            message = "form channels copies channels that are neighbors in x and in the lowered matrix; these have none"
             found.append(Obstacle(message, "leave form out", "form"))
         return found or (_slice_obstacles(layout) if layout.is_product else [])
 

@@ -105,7 +105,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
         found += illegal_sizes(layout)
         found += illegal_phases(layout)
         if c.relayout and not layout.prepared.copies:
-            found.no("relayout 1 lays out planes of 4-byte elements, of which there are none",
+            found.no("relayout 1 lays out planes of 4-byte elements, and no tensor has such planes",
                      "leave relayout out", "relayout")  # fmt: skip
         for name, extent, warps, step in (
             ("m", c.tile_m, c.warps_m, COLUMNS * 2 if layout.swapped else ROWS),

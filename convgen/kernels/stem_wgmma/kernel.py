@@ -51,7 +51,7 @@ class Layout(lines.Lines):
 
     @property
     def line_ends_early(self) -> bool:
-        """Whether the words of a line are no whole fours."""
+        """Whether the number of words of a line is not a multiple of 4."""
         return self.words % 4 > 0
 
     @property

@@ -107,7 +107,7 @@ def _fill(layout: Layout) -> Obstacles:
     g, k, found = layout.gemm, layout.config.tile_k, Obstacles()
     if g.problem.padding is Padding.NAN and g.channels % k:
         beyond = f"boxes of {k} channels reach beyond the {g.channels} of {g.problem.x.name}"
-        found.no(f"{beyond}, into NaN that is no padding", f"tile k={LEAST_BOX}", "tile.k")
+        found.no(f"{beyond}, into NaN that is not padding", f"tile k={LEAST_BOX}", "tile.k")
     return found
 
 

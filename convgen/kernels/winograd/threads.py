@@ -39,7 +39,7 @@ class Tile:
 
 
 def filters(layout: Layout) -> Kernel:
-    """U, from w: zeros stand in for channels that there are not."""
+    """U, from w: channels beyond the last are zeros."""
     problem, w, scope = layout.problem, layout.problem.w, _scope(layout)
     pairs = layout.columns * layout.channels
     index = scope.declare("index", pairs)
@@ -60,7 +60,7 @@ def filters(layout: Layout) -> Kernel:
 
 
 def inputs(layout: Layout) -> Kernel:
-    """V, from x: zeros stand in for pixels and channels that there are not."""
+    """V, from x: pixels outside the image and channels beyond the last are zeros."""
     problem, x, scope = layout.problem, layout.problem.x, _scope(layout)
     run = layout.channels_at_once(x, "c")
     tile = _tile(scope, layout, "c", layout.channels, run)
