@@ -27,7 +27,7 @@ from convgen.ir.plan import Launch, Param, TensorMap, Workspace
 from convgen.ir.tensor import Tensor
 from convgen.kernels import renamed, strategies
 from convgen.kernels.config import Option, option_rows
-from convgen.kernels.registry import kernels_of
+from convgen.kernels.registry import KERNELS, kernels_of
 from convgen.planner.database import read_all
 from convgen.runtime.manifest import Manifest
 from convgen.spec import read
@@ -328,3 +328,10 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
+
+
+def test_every_option_of_a_kernel_is_in_the_glossary():
+    rows = re.findall(r"^\|([^|]*)\|", (ROOT / "docs/glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    defined = {word for row in rows for word in re.findall(r"`(\w+)`", row)}
+    options = {option.name.partition(".")[0] for row in KERNELS for option in option_rows(row.config)}
+    assert options <= defined
