@@ -21,6 +21,7 @@ from tiny_kernels import HALF_SECOND, SIZE, B, X, Y, kernel, number, pointer, sc
 
 import convgen
 from convgen.ir.plan import Launch, Workspace
+from convgen.ir.tensor import Tensor
 from convgen.runtime import cuda, errors, scratch
 from convgen.runtime.kernel import Kernel
 from convgen.targets import Target
@@ -39,15 +40,15 @@ class Case:
     expected: list[tuple[Any, ...]]
 
 
-def integers(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Of which f16 holds sums of two thousand products exactly, in any order."""
-    return rng.integers(-1, 2, shape).astype("f2")
+def integers(rng: np.random.Generator, t: Tensor) -> np.ndarray:
+    """For an f16 or f32 tensor: f16 holds sums of two thousand products of these exactly, in any order."""
+    return rng.integers(-1, 2, t.shape).astype(t.element.numpy)
 
 
 def case(name: str, target: Target, rng: np.random.Generator, callers: int) -> Case:
     """A plan of several launches.  Skips where the target or the machine cannot run it."""
     body, strategy = PLANS[name]
-    if ("tma" in strategy or "stem_wgrad" in strategy) and "wgmma" not in target.features:
+    if any(word in strategy for word in ("tma", "stem_wgrad", "form fused")) and "wgmma" not in target.features:
         pytest.skip(f"{target} has no wgmma")
     if strategy.startswith("im2col"):
         try:
@@ -57,7 +58,7 @@ def case(name: str, target: Target, rng: np.random.Generator, callers: int) -> C
     made = convgen.compile(f"conv layer {{ {body} pad 1 strategy {strategy} }}", target=target.name)
     direct = convgen.compile(f"conv layer {{ {body} pad 1 strategy direct }}", target=target.name)
     assert len(made.manifest.steps) > 1
-    arguments = [[cupy.asarray(integers(rng, t.shape)) for t in made.manifest.reads] for _ in range(callers)]
+    arguments = [[cupy.asarray(integers(rng, t)) for t in made.manifest.reads] for _ in range(callers)]
     expected = [each(direct(*given)) for given in arguments]
     cupy.cuda.Device().synchronize()
     assert not alike(expected[0], expected[-1])
@@ -139,7 +140,7 @@ def test_a_thread_that_has_not_used_cuda_may_call(target, rng, name, library):
     torch = pytest.importorskip("torch") if library == "torch" else None
     if name == "one launch":
         made = convgen.compile(f"conv layer {{ {CHANNELS_LAST} pad 1 }}", target=target.name)
-        given = [cupy.asarray(integers(rng, t.shape)) for t in made.manifest.reads]
+        given = [cupy.asarray(integers(rng, t)) for t in made.manifest.reads]
         found = Case(made, [given], [each(made(*given))])
         made = convgen.compile(f"conv layer {{ {CHANNELS_LAST} pad 1 }}", target=target.name)
     else:
