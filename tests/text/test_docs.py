@@ -150,6 +150,11 @@ def test_readme_s_picture_is_what_its_script_draws(golden, monkeypatch):
     golden.check(ROOT / "docs" / "speedup_h200.svg", import_module("speedup_picture").draw())
 
 
+def test_the_picture_of_epilogues_is_what_its_script_draws(golden, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    golden.check(ROOT / "docs" / "epilogues_h200.svg", import_module("epilogue_picture").draw())
+
+
 def test_readme_s_table_is_what_was_measured():
     record = json.loads((ROOT / "benchmarks" / "results" / "networks_h200.json").read_text())
     measured = {r["batch"]: r["ms"] for r in record["rows"] if r["network"] == "resnet50"}
