@@ -145,14 +145,12 @@ def test_readme_is_short():
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 120
 
 
-def test_readme_s_picture_is_what_its_script_draws(golden, monkeypatch):
+@pytest.mark.parametrize(
+    ("picture", "script"), [("speedup_h200", "speedup_picture"), ("epilogues_h200", "epilogue_picture")]
+)
+def test_a_picture_is_what_its_script_draws(picture, script, golden, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    golden.check(ROOT / "docs" / "speedup_h200.svg", import_module("speedup_picture").draw())
-
-
-def test_the_picture_of_epilogues_is_what_its_script_draws(golden, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    golden.check(ROOT / "docs" / "epilogues_h200.svg", import_module("epilogue_picture").draw())
+    golden.check(ROOT / "docs" / f"{picture}.svg", import_module(script).draw())
 
 
 def test_readme_s_table_is_what_was_measured():
