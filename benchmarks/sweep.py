@@ -18,7 +18,6 @@ import argparse
 import math
 import random
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -50,9 +49,11 @@ MOST, WITHIN = 7, 1.6
 #: Values of tma_im2col's options of which the best is measured, too, where it seems at most so many times slower.
 FORCED: tuple[Options, ...] = (
     *({"split_k": n} for n in range(1, 6)), {"stream_k": 1}, {"blocks": 2}, {"cluster": 2}, {"resident": 0},
-    {"resident": 1},
+    {"resident": 1}, {"order": "taps_inner"}, {"schedule": "pingpong", "cluster": 2},
 )  # fmt: skip
 FORCED_WITHIN = 1.8
+#: Images of a random geometry.
+MOST_IMAGES = 96
 
 
 def configurations(problem: ConvProblem) -> list[Candidate]:
@@ -87,7 +88,7 @@ def problems(args: argparse.Namespace) -> list[ConvProblem]:
         every += whole(n) if args.whole else ()
         for path in args.specs:
             every += [request.problem for request in load(path.read_text(), str(path), {"n": n})]
-    every += random_problems(args.seed, args.random)
+    every += random_problems(args.seed, args.random, args.any_channels, MOST_IMAGES)
     every = [p if p.op == op else replace(p, op=op, epilogue=None) for op in map(Op, args.ops) for p in every
              if op is not Op.DGRAD or kind(p) != "first layers"]  # fmt: skip
     distinct = list({database.key(p): p for p in every}.values())
@@ -97,9 +98,8 @@ def problems(args: argparse.Namespace) -> list[ConvProblem]:
 
 def sweep(args: argparse.Namespace) -> None:
     work = problems(args)
-    with ProcessPoolExecutor(args.jobs) as pool:
-        offers = list(pool.map(configurations, work, chunksize=4))
     with machine.local(args.jobs) as machines, Database(args.db) as db:
+        offers = list(machines.each(configurations, work))
         gpus = dict.fromkeys(member.gpu for member in machines.members)
         of = partial(prepare, target=TARGET, db=db)
         tasks = [of(p, candidates=c, gpu=gpu.name) for gpu in gpus for p, c in zip(work, offers, strict=True) if c]
@@ -119,6 +119,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, nargs="*", default=[8, 64], help="batches of all but the random ones")
     parser.add_argument("--ops", nargs="*", default=["fprop"], choices=["fprop", "dgrad", "wgrad"])
     parser.add_argument("--random", type=int, default=0, help="how many geometries to draw")
+    parser.add_argument("--any-channels", action="store_true", help="and not only multiples of 8 of C and K")
     parser.add_argument("--seed", type=int, default=1, help="of the geometries, and of the order")
     parser.add_argument("--seconds", type=float, default=225.0)
     parser.add_argument("--jobs", type=int, help="compiling processes")

@@ -11,15 +11,18 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Options
 from convgen.runtime.artifacts import Artifact
 from convgen.targets import Target
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 MOST_WORKERS = 32
 #: Jobs in flight for each worker: enough that none waits, few enough that little is lost by stopping.
@@ -92,6 +95,10 @@ class Builder:
         finally:
             for _, future in waiting:
                 future.cancel()
+
+    def each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """What a function of a module gives for each item, in order."""
+        return self._pool.map(function, items)
 
     def prepare(self, jobs: Sequence[Job]) -> None:
         """Have the first of these built, one a worker: they will be found in the cache, and their problem's

@@ -24,9 +24,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from convgen.cli import console
 from convgen.cli.arguments import jobs, one_of
@@ -39,14 +38,17 @@ from convgen.spec import UsageError, known_target
 from convgen.targets import target_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from convgen.planner import Choice
     from convgen.planner.database import Database, Measurement
     from convgen.runtime.cuda import Gpu
-    from convgen.tune.candidates import Candidate
+    from convgen.tune.candidates import Candidate, Wanted
     from convgen.tune.search import Task
     from convgen.tune.spread import Machines, Member
+
+    #: What a function of a module gives for each item, wherever it runs.
+    Each = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +111,7 @@ def _tune(sources: list[tuple[str, Compilation]], arguments: argparse.Namespace,
             tasks = {
                 f"{name} on {gpu.name}" if len(gpus) > 1 else name: task
                 for gpu in gpus
-                for name, task in _tasks(sources, arguments, db, gpu).items()
+                for name, task in _tasks(sources, arguments, db, gpu, machines.each).items()
             }
         with console.progress_bar("tuning") as advance:
             observer = Progress(tasks, len(machines.members), advance)
@@ -140,28 +142,26 @@ def _machines(arguments: argparse.Namespace) -> AbstractContextManager[Machines]
 
 
 def _tasks(
-    sources: list[tuple[str, Compilation]], arguments: argparse.Namespace, db: Database, gpu: Gpu
+    sources: list[tuple[str, Compilation]], arguments: argparse.Namespace, db: Database, gpu: Gpu, each: Each
 ) -> dict[str, Task]:
     """A task for each distinct convolution on a kind of GPU, by the name of the first that has it."""
     from convgen.planner import database
     from convgen.planner.database import Status
-    from convgen.tune.candidates import candidates
+    from convgen.tune.candidates import listed
     from convgen.tune.search import prepare
 
     forget = tuple(Status) if arguments.again else (Status.FAILED, Status.WRONG) if arguments.retry else ()
-    tasks: dict[str, Task] = {}
-    seen = set()
+    distinct: dict[str, tuple[str, Wanted]] = {}
     for name, source in sources:
         compilation = _for(source, name, gpu)
-        problem, target = compilation.request.problem, compilation.target
-        if (key := database.key(problem)) in seen:
-            continue
-        seen.add(key)
-        names, fixed = _wanted(compilation, arguments)
-        found = candidates(problem, target, names, fixed)
-        first = [c if c and c[0] in names else None for c in (_chosen(compilation, gpu.name), _untuned(compilation))]
+        distinct.setdefault(database.key(compilation.request.problem), (name, _wanted(compilation, arguments)))
+    tasks: dict[str, Task] = {}
+    for (name, wanted), (untuned, found) in zip(
+        distinct.values(), each(listed, [wanted for _, wanted in distinct.values()]), strict=True
+    ):
+        first = [c if c and c[0] in wanted.names else None for c in (_tuned(wanted, gpu.name), untuned)]
         once = {(c[0], database.canonical(c[1])): c for c in (*first, *found) if c}
-        tasks[name] = prepare(problem, target, list(once.values()), db, gpu.name, forget, first[1])
+        tasks[name] = prepare(wanted.problem, wanted.target, list(once.values()), db, gpu.name, forget, first[1])
     return tasks
 
 
@@ -175,36 +175,28 @@ def _for(source: Compilation, name: str, gpu: Gpu) -> Compilation:
     return Compilation(replace(source.spec, target=target.name), source.request)
 
 
-def _chosen(compilation: Compilation, gpu: str) -> Candidate | None:
-    """What is taken now: measured before all else, so that a search which ends early leaves nothing worse."""
+def _tuned(wanted: Wanted, gpu: str) -> Candidate | None:
+    """What is taken now because it was measured: it comes before all else, so that a search which ends early leaves
+    nothing worse.  What would be taken without comes next, and what is won is seen beside it."""
     from convgen import planner
-
-    return _candidate(compilation, partial(planner.choose, gpu=gpu))
-
-
-def _untuned(compilation: Compilation) -> Candidate | None:
-    """What is taken where nothing is tuned: it is measured next, and what is won is seen beside it."""
-    from convgen import planner
-
-    return _candidate(compilation, planner.untuned)
-
-
-def _candidate(compilation: Compilation, plan: Callable[..., Choice]) -> Candidate | None:
     from convgen.tune.candidates import chosen
 
-    problem, target = compilation.request.problem, compilation.target
-    return chosen(problem, target, lambda: plan(problem, target, compilation.strategy, compilation.options))
+    if wanted.options:
+        return None
+    problem, target = wanted.problem, wanted.target
+    return chosen(problem, target, lambda: planner.tuned(problem, target, wanted.strategy, gpu))
 
 
-def _wanted(compilation: Compilation, arguments: argparse.Namespace):
+def _wanted(compilation: Compilation, arguments: argparse.Namespace) -> Wanted:
     """The strategies to try, and the options that all candidates must have."""
-    stated = compilation.request.strategy
-    if arguments.strategies:
-        names = arguments.strategies
-    else:
-        chosen = arguments.strategy or stated
+    from convgen.tune.candidates import Wanted
+
+    request, names = compilation.request, arguments.strategies
+    if not names:
+        chosen = arguments.strategy or request.strategy
         names = strategies.AUTO if chosen == "auto" else (chosen,)
-    return names, compilation.request.options if names == (stated,) else {}
+    fixed = request.options if tuple(names) == (request.strategy,) else {}
+    return Wanted(request.problem, compilation.target, compilation.strategy, compilation.options, tuple(names), fixed)
 
 
 def _export(db: Database, path: Path) -> int:

@@ -40,7 +40,7 @@ class CannotServe(Exception):
 def choose(problem: ConvProblem, target: Target, strategy: str, options: Options, gpu: str | None = None) -> Choice:
     """The strategy for a problem.  `gpu` is the name of the GPU at hand: measurements made on it go before
     those of the GPU that stands for the target.  Raises CannotServe."""
-    if not options and (choice := _tuned(problem, target, strategy, gpu)):
+    if not options and (choice := tuned(problem, target, strategy, gpu)):
         return choice
     return untuned(problem, target, strategy, options)
 
@@ -84,7 +84,7 @@ def serving(problem: ConvProblem, target: Target) -> list[str]:
 YIELDING = ((), ("stages",), ("stages", "blocks"))
 
 
-def _tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None) -> Choice | None:
+def tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None) -> Choice | None:
     """What the database knows, as long as it is still legal: strategies change, measurements stay.
 
     Where a call decides sizes, each strategy is looked up: the fastest of all may be one that needs fixed sizes."""

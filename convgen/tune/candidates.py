@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from convgen.ir.problem import ConvProblem
@@ -21,6 +22,28 @@ if TYPE_CHECKING:
 
 #: A strategy's name and its options.
 Candidate = tuple[str, Options]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be tried for a problem: `names` are strategies, `fixed` options that all candidates have; `strategy`
+    and `options` are what the spec states."""
+
+    problem: ConvProblem
+    target: Target
+    strategy: str
+    options: Options
+    names: Sequence[str]
+    fixed: Options = field(default_factory=dict)
+
+
+def listed(wanted: Wanted) -> tuple[Candidate | None, list[Candidate]]:
+    """What `auto` takes where nothing is tuned, and all candidates."""
+    from convgen import planner
+
+    problem, target = wanted.problem, wanted.target
+    untuned = chosen(problem, target, lambda: planner.untuned(problem, target, wanted.strategy, wanted.options))
+    return untuned, candidates(problem, target, wanted.names, wanted.fixed)
 
 
 def candidates(
@@ -52,7 +75,7 @@ def promising(problem: ConvProblem, target: Target, names: Sequence[str], most: 
     return [candidate for us, candidate in found if us <= within * found[0][0]][:most]
 
 
-def chosen(problem: ConvProblem, target: Target, plan: Callable[[], Choice]) -> Candidate | None:
+def chosen(problem: ConvProblem, target: Target, plan: Callable[[], Choice | None]) -> Candidate | None:
     """What the planner takes, when it is asked by `plan`; None where nothing serves."""
     from convgen import planner
 
@@ -60,7 +83,7 @@ def chosen(problem: ConvProblem, target: Target, plan: Callable[[], Choice]) -> 
         choice = plan()
     except planner.CannotServe:
         return None
-    return stated(problem, target, (choice.strategy.name, choice.options))
+    return stated(problem, target, (choice.strategy.name, choice.options)) if choice else None
 
 
 def stated(problem: ConvProblem, target: Target, candidate: Candidate) -> Candidate:

@@ -11,7 +11,7 @@ import logging
 import re
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,7 +52,8 @@ def cluster(
         actors += [Actor(ray, factory) for _ in range(int(resources.get("GPU", 0)))]
         members = _started(ray, actors, warn)
         cpus = int(resources.get("CPU", 1))
-        yield Machines(members, Compiler(ray, max(1, jobs or cpus), len(members)).build_all)
+        compiler = Compiler(ray, max(1, jobs or cpus), len(members))
+        yield Machines(members, compiler.build_all, each=compiler.each)
     finally:
         for actor in actors:
             actor.stop()
@@ -131,14 +132,15 @@ class Actor:
     def __init__(self, ray: Any, factory: Callable[[], Any]) -> None:
         self._ray, self._factory = ray, factory
         self._actor: Any = None
-        self._version: Any = None  # to come
+        self._version: Any = None  # to come, as is the GPU
+        self._found: Any = None
         self._kind: cuda.Gpu | None = None
 
     def begin(self) -> Any:
-        """Ask for an actor, without waiting for it; its first answer."""
+        """Ask for an actor and its GPU, without waiting for them; the first answer."""
         serving = self._ray.remote(num_gpus=1, num_cpus=0)(Serving)
         self._actor = serving.remote(self._factory)
-        self._version = self._actor.version.remote()
+        self._version, self._found = self._actor.version.remote(), self._actor.call.remote("gpu", ())
         return self._version
 
     def gpu(self) -> cuda.Gpu:
@@ -147,7 +149,7 @@ class Actor:
             version = self._get(self._version, START_SECONDS)
             if version != __version__:
                 raise NoCluster(f"a machine of the cluster has convgen {version}, and this one {__version__}")
-            right, found = self._get(self._actor.call.remote("gpu", ()), START_SECONDS)
+            right, found = self._get(self._found, START_SECONDS)
         except Lost as e:
             raise NoCluster(f"no process could be started: {e}") from None
         if not right:
@@ -189,8 +191,7 @@ class Compiler:
 
     def __init__(self, ray: Any, workers: int, users: int) -> None:
         self._ray = ray
-        # spread: every machine's CPUs have their part; a task whose worker dies is tried again elsewhere
-        self._build = ray.remote(num_cpus=1, max_retries=3, scheduling_strategy="SPREAD")(build)
+        self._build = self._remote(build)
         self._ahead = max(2, -(-2 * workers // users))
 
     def build_all(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Artifact | Failure]]:
@@ -208,6 +209,18 @@ class Compiler:
         finally:
             for _, built in waiting:
                 self._ray.cancel(built)
+
+    def each(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        """As `bench.build.Builder.each`.  Raises NoCluster."""
+        try:
+            for found in list(map(self._remote(function).remote, items)):
+                yield _get(self._ray, found)
+        except Lost as e:
+            raise NoCluster(str(e)) from None
+
+    def _remote(self, function: Callable[..., Any]) -> Any:
+        # spread: every machine's CPUs have their part; a task whose worker dies is tried again elsewhere
+        return self._ray.remote(num_cpus=1, max_retries=3, scheduling_strategy="SPREAD")(function)
 
 
 def _get(ray: Any, asked: Any, seconds: float | None = None) -> Any:

@@ -20,4 +20,4 @@ def local(jobs: int | None) -> Iterator[Machines]:
             gpus = list(pool.map(lambda worker: worker.call("gpu"), workers))
         builder = stack.enter_context(Builder(jobs))
         members = [Member(*pair) for pair in zip(gpus, workers, strict=True)]
-        yield Machines(members, builder.build_all, builder.prepare)
+        yield Machines(members, builder.build_all, builder.prepare, builder.each)

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,8 @@ from convgen.planner.database import Database, Measurement
 from convgen.runtime.cuda import Gpu
 from convgen.tune.search import Build, Lost, Measurer, Search, Task
 
+#: Seconds that a problem has at least, where the budget lasts: fewer would go into building alone.
+_LEAST_SHARE = 5.0
 #: Seconds that a thread has, when all are to end, for the candidate that it measures.
 _PATIENCE = 2.0
 
@@ -42,6 +44,8 @@ class Machines:
     build: Build
     #: Told of what will be built soon, when the compiler has little else to do.
     prepare: Callable[[Sequence[Job]], None] = lambda jobs: None
+    #: What a function of a module gives for each item, in order, by all who compile.
+    each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] = map
 
 
 class Observer(Protocol):
@@ -164,7 +168,7 @@ class Spread:
                 return None
             rounds = math.ceil(len(waiting) / self._members[gpu])
             self._running[gpu] += 1
-            return waiting.popleft(), now + (self._end - now) / rounds
+            return waiting.popleft(), now + max((self._end - now) / rounds, _LEAST_SHARE)
 
     def _give_back(self, task: Task, finished: bool) -> None:
         with self._changed:

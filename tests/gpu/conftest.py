@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import sys
 import tempfile
 import time
@@ -15,6 +16,18 @@ import pytest
 from convgen.diagnostics import ConvgenError
 from convgen.runtime import cuda
 from convgen.targets import Target, target_for
+
+
+def _take_turns() -> None:
+    """Each of pytest-xdist's processes begins with another of the machine's GPUs.  CUDA reads this when it starts."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    gpus = [str(i) for i in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+    if worker and len(gpus) > 1 and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        first = int(worker.removeprefix("gw")) % len(gpus)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[first:] + gpus[:first])
+
+
+_take_turns()
 
 
 @pytest.fixture(scope="session")

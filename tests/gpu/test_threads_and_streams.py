@@ -341,7 +341,7 @@ FIRST_CALL = """
 import cupy, numpy, convgen
 kernel = convgen.compile({spec!r})
 rng = numpy.random.default_rng({seed})
-arguments = [cupy.asarray(rng.integers(-1, 2, t.shape).astype("f2")) for t in kernel.manifest.reads]
+arguments = [cupy.asarray(rng.integers(-1, 2, t.shape).astype(t.element.numpy)) for t in kernel.manifest.reads]
 outs = tuple(cupy.full(t.shape, numpy.nan, t.element.numpy) for t in kernel.manifest.results)
 out = outs if len(outs) > 1 else outs[0]
 stream = cupy.cuda.Stream(non_blocking=True)

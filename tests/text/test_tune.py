@@ -9,7 +9,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -298,6 +298,13 @@ def test_a_budget_is_shared_by_the_problems(db: Database):
     assert sorted(world.timed + again.timed) == [(n, i) for n in (1, 2, 3) for i in range(10)]
 
 
+def test_of_a_small_budget_the_first_problems_have_enough(db: Database):
+    world = World([(50.0 - i, "right") for i in range(10)])
+    tasks = [world.task(db, n) for n in range(1, 9)]
+    world.search(db, tasks, budget=12)
+    assert [task.tried for task in tasks] == [5, 5, 2, 0, 0, 0, 0, 0]
+
+
 def test_time_that_one_problem_leaves_goes_to_the_others(db: Database):
     short, long = World([(3.0, "right")]), World([(50.0 - i, "right") for i in range(10)])
     tasks = [short.task(db, 1), long.task(db, 2)]
@@ -439,6 +446,9 @@ def spec(tmp_path: Path, db: Database, monkeypatch: pytest.MonkeyPatch) -> Path:
         def __init__(self, workers: int | None) -> None: ...
 
         def prepare(self, jobs: Iterable[Job]) -> None: ...
+
+        def each(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+            return map(function, items)
 
         def build_all(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Any]]:
             for job in jobs:
