@@ -23,7 +23,7 @@
 // launch   convgen_stem_wgrad: 1 x 5 blocks of 384 threads, 98944 bytes of shared memory
 // launch   convgen_stem_wgrad_sum: 19 blocks of 256 threads, 4112 bytes of shared memory
 // launch   convgen_stem_wgrad_sum_db_1: 4 blocks of 128 threads, 512 bytes of shared memory
-// map      y_map: y of 64 x 112 x 896 f16, tiled: boxes of 64 x 112 x 1, 128-byte swizzle
+// map      a_map: y of 64 x 112 x 896 f16, tiled: boxes of 64 x 112 x 1, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -170,9 +170,9 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p * 2 + r - 3
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q * 2 + s - 3
 //
-// y arrives by TMA.  x is laid out in shared memory as vectors of 8 elements, which are wgmma's n: 2 neighboring
-// taps of a filter row by 3 channels.  The vectors of neighboring output columns are neighbors, a line.  A product takes
-// one vector of each filter row: rows of x, and so the columns of a product, are x_row_bytes apart.
+// A is y, which arrives by TMA; C is w.  B is x, laid out in shared memory as vectors of 8 elements, which are wgmma's n:
+// 2 neighboring taps of a filter row by 3 channels.  The vectors of neighboring output columns are neighbors, a
+// line.  A product takes one vector of each filter row: rows of x, and so the columns of a product, are x_row_bytes apart.
 //
 // db is the sum of y over the pixels: a vector has room for a one.
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
@@ -206,25 +206,25 @@ constexpr int fresh_rounds = 4;  // as many rounds of them are all rows under it
 constexpr int thread_vectors = 3;  // that a builder makes in a round
 constexpr int slots = 16;  // rows of x, a ring; the first 6 are kept again behind it, so that any R are neighbors
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle of y looks at absolute addresses):
-//   y         4 stages x 1 box of 112 pixels x 128
-//   x         22 rows x 1 line of 115 vectors x 16
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle of A looks at absolute addresses):
+//   A         4 stages x 1 box of 112 pixels x 128
+//   B         22 rows x 1 line of 115 vectors x 16
 //   barriers  12 x 8
 //
 // Two rings feed the consumers: stages of y, and output rows, for which builders lay out rows of x.  A full barrier
 // says that the bytes of TMA or of the builders are there, an empty one that the consumers are done with them.  Both
 // sides wait for a parity that flips when a ring comes round; on a fresh barrier, a wait for the phase before the first
 // one returns at once.
-constexpr u32 y_row_bytes = 128;
-constexpr u32 y_box_bytes = tile_k * y_row_bytes;
-constexpr u32 stage_bytes = tile_m / 64 * y_box_bytes;
+constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
+constexpr u32 a_box_bytes = tile_k * a_row_bytes;
+constexpr u32 stage_bytes = tile_m / 64 * a_box_bytes;
 constexpr u32 vector_bytes = 16;
 constexpr u32 x_row_bytes = row_vectors * vector_bytes;
 constexpr u32 x_rows = stages * stage_bytes;
-constexpr u32 y_full = x_rows + (slots + 6) * x_row_bytes;
-constexpr u32 y_empty = y_full + 8 * stages;
-constexpr u32 x_full = y_empty + 8 * stages;
-constexpr u32 x_empty = x_full + 8 * depth;
+constexpr u32 a_full = x_rows + (slots + 6) * x_row_bytes;
+constexpr u32 a_empty = a_full + 8 * stages;
+constexpr u32 b_full = a_empty + 8 * stages;
+constexpr u32 b_empty = b_full + 8 * depth;
 
 // The slices share all output rows evenly, in order: the first of a slice's.
 __device__ __forceinline__ int first_of(int slice) {
@@ -275,7 +275,7 @@ __device__ __forceinline__ void store_elements(const u16 (&element)[thread_vecto
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_stem_wgrad(
     const f16* __restrict__ x,
-    const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap a_map,
     float* __restrict__ partials,
     float* __restrict__ y_sums
 ) {
@@ -284,14 +284,14 @@ void convgen_stem_wgrad(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&a_map);
     for (int i = 0; i < depth; ++i) {
-      mbarrier_init(base + x_full + 8 * i, builders);
-      mbarrier_init(base + x_empty + 8 * i, consumers);
+      mbarrier_init(base + b_full + 8 * i, builders);
+      mbarrier_init(base + b_empty + 8 * i, consumers);
     }
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + y_full + 8 * i, 1);
-      mbarrier_init(base + y_empty + 8 * i, consumers);
+      mbarrier_init(base + a_full + 8 * i, 1);
+      mbarrier_init(base + a_empty + 8 * i, consumers);
     }
     fence_mbarrier_init();
   }
@@ -309,11 +309,11 @@ void convgen_stem_wgrad(
     int stage = 0;
     u32 parity = 1;
     for (int row = first_row; row < end_row; ++row) {
-      const u32 full = base + y_full + 8 * stage;
-      mbarrier_wait_parity(base + y_empty + 8 * stage, parity);
+      const u32 full = base + a_full + 8 * stage;
+      mbarrier_wait_parity(base + a_empty + 8 * stage, parity);
       mbarrier_arrive_expect_tx(full, stage_bytes);
       // beyond an output row there are zeros
-      tma_load_tile_3d(base + stage * stage_bytes, &y_map, full, first_k, 0, row);
+      tma_load_tile_3d(base + stage * stage_bytes, &a_map, full, first_k, 0, row);
       if (++stage == stages) {
         stage = 0;
         parity ^= 1;
@@ -331,7 +331,7 @@ void convgen_stem_wgrad(
     u32 parity = 1;
     load_elements(element, x, row, left, thread);
     while (true) {
-      if (begins) mbarrier_wait_parity(base + x_empty + 8 * group, parity);
+      if (begins) mbarrier_wait_parity(base + b_empty + 8 * group, parity);
       store_elements(element, base + x_rows, next, thread);
       next += round_rows;
       if (next >= slots) next -= slots;
@@ -339,7 +339,7 @@ void convgen_stem_wgrad(
       if (begins) {
         // the row's vectors are to be seen by wgmma, which reads through the async proxy
         fence_proxy_async_shared();
-        mbarrier_arrive(base + x_full + 8 * group);
+        mbarrier_arrive(base + b_full + 8 * group);
         if (++group == depth) {
           group = 0;
           parity ^= 1;
@@ -366,7 +366,7 @@ void convgen_stem_wgrad(
     int top = 0;  // the slot behind the last row of x
     int group = 0;
     int previous_group = -1;
-    u32 x_parity = 0;
+    u32 b_parity = 0;
     int stage = 0;
     int previous = -1;
     u32 parity = 0;
@@ -375,10 +375,10 @@ void convgen_stem_wgrad(
       top += rounds_of(row, first_row) * round_rows;
       if (top >= slots) top -= slots;
       const int first_slot = top < R ? top - R + slots : top - R;
-      mbarrier_wait_parity(base + x_full + 8 * group, x_parity);
-      const u32 x_lines = base + x_rows + first_slot * x_row_bytes;
-      mbarrier_wait_parity(base + y_full + 8 * stage, parity);
-      const u32 y_tile = base + stage * stage_bytes;
+      mbarrier_wait_parity(base + b_full + 8 * group, b_parity);
+      const u32 b_lines = base + x_rows + first_slot * x_row_bytes;
+      mbarrier_wait_parity(base + a_full + 8 * stage, parity);
+      const u32 a_tile = base + stage * stage_bytes;
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
@@ -386,16 +386,16 @@ void convgen_stem_wgrad(
         for (int j = 0; j < own_vectors; ++j) {
           wgmma_m64n56k16_f32_f16_f16<1, 1>(
               acc[j],
-              wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
-              wgmma_descriptor(x_lines + place[j] + k * 16 * vector_bytes, 8 * vector_bytes, x_row_bytes, 0),
+              wgmma_descriptor(a_tile + k * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
+              wgmma_descriptor(b_lines + place[j] + k * 16 * vector_bytes, 8 * vector_bytes, x_row_bytes, 0),
               row > first_row || k > 0);
         }
       }
       wgmma_commit_group();
       // what was asked for before is done when at most this is under way: its stage and its rows of x are free
       wgmma_wait_group<1>();
-      if (previous >= 0 && thread == 0) mbarrier_arrive(base + y_empty + 8 * previous);
-      if (previous_group >= 0 && thread == 0) mbarrier_arrive(base + x_empty + 8 * previous_group);
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + a_empty + 8 * previous);
+      if (previous_group >= 0 && thread == 0) mbarrier_arrive(base + b_empty + 8 * previous_group);
       previous = stage;
       if (++stage == stages) {
         stage = 0;
@@ -404,7 +404,7 @@ void convgen_stem_wgrad(
       previous_group = group;
       if (++group == depth) {
         group = 0;
-        x_parity ^= 1;
+        b_parity ^= 1;
       }
     }
     wgmma_wait_group<0>();

@@ -20,8 +20,8 @@
 // strategy tma_halo { tile m=112 n=64 k=64  strip 75  images 1  stages 1  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1 }
 // target   sm_90a
 // launch   convgen_tma_halo_dgrad: blocks of 384 threads, 1 per SM, at most 3696 in all, 187432 bytes of shared memory
-// map      x_map: y of 64 x 224 x 224 x 8 f16, tiled: boxes of 64 x 77 x 5 x 1, 128-byte swizzle
-// map      w_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
+// map      a_map: y of 64 x 224 x 224 x 8 f16, tiled: boxes of 64 x 77 x 5 x 1, 128-byte swizzle
+// map      b_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c; taps are mirrored
 
 using u8 = unsigned char;
@@ -195,9 +195,12 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, c] * w[k, r, s, c]
 //
+// This is a dgrad: x here is y's gradient, and y is x's.
+// A is x, B is w, C is y.  wgmma takes B first, so that output channels run along its m.
+//
 // A strip of 75 output columns reads `width` input columns.  Counted along a line of that padded width,
 // output pixel l = p * width + column of the strip needs, for tap (r, s), halo pixel l + shift(r, s): the same
-// shift for every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from
+// shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
 // 75 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
 // padding.
 //
@@ -276,8 +279,8 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_halo_dgrad(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
     f16* __restrict__ y,
     const f16* __restrict__ operand_saved
 ) {
@@ -289,8 +292,8 @@ void convgen_tma_halo_dgrad(
   const int workers = gridDim.x / channel_tiles;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, 1);
@@ -310,7 +313,7 @@ void convgen_tma_halo_dgrad(
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
         const u32 tap_weights = base + weights + i * weight_box_bytes;
-        tma_load_tile_3d(tap_weights, &w_map, base + weights_barrier, k0, R * S - 1 - i % (R * S), i / (R * S) * tile_k);
+        tma_load_tile_3d(tap_weights, &b_map, base + weights_barrier, k0, R * S - 1 - i % (R * S), i / (R * S) * tile_k);
       }
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -323,7 +326,7 @@ void convgen_tma_halo_dgrad(
         const u32 full = base + full_barriers + 8 * stage;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
-        tma_load_tile_4d(halo_tile, &x_map, full, 0, q0 - 1, line0 / width - 1, n);
+        tma_load_tile_4d(halo_tile, &a_map, full, 0, q0 - 1, line0 / width - 1, n);
       }
     }
   } else {

@@ -22,8 +22,8 @@
 // strategy tma_halo { tile m=128 n=64 k=32  strip 7  images 2  stages 2  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1 }
 // target   sm_90a
 // launch   convgen_tma_halo_dynamic: blocks of 384 threads, 1 per SM, at most 32 in all, 128072 bytes of shared memory
-// map      x_map: x of 32 x 7 x 7 x 64 f16, tiled: boxes of 32 x 8 x 8 x 2, 64-byte swizzle
-// map      w_map: w of 32 x 9 x 64 f16, tiled: boxes of 32 x 1 x 64, 64-byte swizzle
+// map      a_map: x of 32 x 7 x 7 x 64 f16, tiled: boxes of 32 x 8 x 8 x 2, 64-byte swizzle
+// map      b_map: w of 32 x 9 x 64 f16, tiled: boxes of 32 x 1 x 64, 64-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -216,9 +216,11 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, c] * w[k, r, s, c]
 //
+// A is x, B is w, C is y.  wgmma takes B first, so that output channels run along its m.
+//
 // A strip of 7 output columns reads `width` input columns.  Counted along a line of that padded width,
 // output pixel l = p * width + column of the strip needs, for tap (r, s), halo pixel l + shift(r, s): the same
-// shift for every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from
+// shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
 // 7 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
 // padding.
 // Rows share it: what a tap reads past the end of a row is the padding before the next.
@@ -301,8 +303,8 @@ __device__ __forceinline__ void zero_shared(u32 from, u32 to) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_halo_dynamic(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
     f16* __restrict__ y,
     const float* __restrict__ operand_b,
     const f16* __restrict__ operand_z,
@@ -317,8 +319,8 @@ void convgen_tma_halo_dynamic(
   const int workers = gridDim.x / channel_tiles;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, 1);
@@ -343,7 +345,7 @@ void convgen_tma_halo_dynamic(
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
         const u32 tap_weights = base + weights + i * weight_box_bytes;
-        tma_load_tile_3d(tap_weights, &w_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
+        tma_load_tile_3d(tap_weights, &b_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
       }
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -354,7 +356,7 @@ void convgen_tma_halo_dynamic(
         const u32 full = base + full_barriers + 8 * stage;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
-        tma_load_tile_4d(halo_tile, &x_map, full, 0, -1, -1, n0);
+        tma_load_tile_4d(halo_tile, &a_map, full, 0, -1, -1, n0);
       }
     }
   } else {

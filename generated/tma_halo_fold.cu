@@ -21,8 +21,8 @@
 // strategy tma_halo { tile m=112 n=64 k=16  strip 28  images 1  stages 2  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1  group_pack 4  fold 4 }
 // target   sm_90a
 // launch   convgen_tma_halo_fold: blocks of 384 threads, 1 per SM, at most 512 in all, in multiples of 8, 140360 bytes of shared memory
-// map      x_map_5: x of 128 x 56 x 56 x 8 f16, tiled: boxes of 16 x 30 x 20 x 1, every 1 1 4 1, 32-byte swizzle
-// map      x_map_6: x of 128 x 56 x 56 x 8 f16, tiled: boxes of 16 x 30 x 24 x 1, every 1 1 4 1, 32-byte swizzle
+// map      a_map_5: x of 128 x 56 x 56 x 8 f16, tiled: boxes of 16 x 30 x 20 x 1, every 1 1 4 1, 32-byte swizzle
+// map      a_map_6: x of 128 x 56 x 56 x 8 f16, tiled: boxes of 16 x 30 x 24 x 1, every 1 1 4 1, 32-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -214,9 +214,11 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, k / 4 * 4 + c] * w[k, r, s, c]
 //
+// A is x, B is w, C is y.  wgmma takes B first, so that output channels run along its m.
+//
 // A strip of 28 output columns reads `width` input columns.  Counted along a line of that padded width,
 // output pixel l = p * width + column of the strip needs, for tap (r, s), halo pixel l + shift(r, s): the same
-// shift for every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from
+// shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
 // 28 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
 // padding.
 // A block's output channels are of one group, and its halo tiles hold that group's input channels.
@@ -327,8 +329,8 @@ __device__ __forceinline__ void zero_shared(u32 from, u32 to) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_halo_fold(
-    const __grid_constant__ TensorMap x_map_5,
-    const __grid_constant__ TensorMap x_map_6,
+    const __grid_constant__ TensorMap a_map_5,
+    const __grid_constant__ TensorMap a_map_6,
     const u16* __restrict__ w,
     f16* __restrict__ y,
     const float* __restrict__ operand_b,
@@ -343,8 +345,8 @@ void convgen_tma_halo_fold(
   const int workers = gridDim.x / channel_tiles;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map_5);
-    prefetch_tensormap(&x_map_6);
+    prefetch_tensormap(&a_map_5);
+    prefetch_tensormap(&a_map_6);
     for (int i = 0; i < rings * stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, 1);
@@ -375,10 +377,10 @@ void convgen_tma_halo_fold(
         const u32 full = base + full_barriers + 8 * stage;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
-        tma_load_tile_4d(halo_tile, &x_map_6, full, c0, q0 - 1, line0 / width * 4 - 1, n);
-        tma_load_tile_4d(halo_tile + 6144, &x_map_6, full, c0, q0 - 1, line0 / width * 4, n);
-        tma_load_tile_4d(halo_tile + 12288, &x_map_5, full, c0, q0 - 1, line0 / width * 4 + 1, n);
-        tma_load_tile_4d(halo_tile + 17408, &x_map_5, full, c0, q0 - 1, line0 / width * 4 + 2, n);
+        tma_load_tile_4d(halo_tile, &a_map_6, full, c0, q0 - 1, line0 / width * 4 - 1, n);
+        tma_load_tile_4d(halo_tile + 6144, &a_map_6, full, c0, q0 - 1, line0 / width * 4, n);
+        tma_load_tile_4d(halo_tile + 12288, &a_map_5, full, c0, q0 - 1, line0 / width * 4 + 1, n);
+        tma_load_tile_4d(halo_tile + 17408, &a_map_5, full, c0, q0 - 1, line0 / width * 4 + 2, n);
       }
     }
   } else {

@@ -17,8 +17,8 @@
 // target   sm_90a
 // launch   convgen_tma_halo_nchw_prepare: 80 blocks of 256 threads, 16384 bytes of shared memory
 // launch   convgen_tma_halo_nchw: blocks of 384 threads, 1 per SM, at most 56 in all, 156776 bytes of shared memory
-// map      x_map: workspace.x of 64 x 14 x 14 x 8 f16, tiled: boxes of 64 x 15 x 6 x 1, 128-byte swizzle
-// map      w_map: workspace.w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
+// map      a_map: workspace.x of 64 x 14 x 14 x 8 f16, tiled: boxes of 64 x 15 x 6 x 1, 128-byte swizzle
+// map      b_map: workspace.w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // prepares x from n c h w to n h w c, 200704 bytes of workspace
 // prepares w from k c r s to k r s c, 73728 bytes of workspace
 
@@ -294,9 +294,11 @@ void convgen_tma_halo_nchw_prepare(
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, c] * w[k, r, s, c]
 //
+// A is x, B is w, C is y.  wgmma takes B first, so that output channels run along its m.
+//
 // A strip of 14 output columns reads `width` input columns.  Counted along a line of that padded width,
 // output pixel l = p * width + column of the strip needs, for tap (r, s), halo pixel l + shift(r, s): the same
-// shift for every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from
+// shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
 // 14 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
 // padding.
 // Rows share it: what a tap reads past the end of a row is the padding before the next.
@@ -355,8 +357,8 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_halo_nchw(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
     f16* __restrict__ y
 ) {
   extern __shared__ u8 shared_memory[];
@@ -367,8 +369,8 @@ void convgen_tma_halo_nchw(
   const int workers = gridDim.x / channel_tiles;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, 1);
@@ -388,7 +390,7 @@ void convgen_tma_halo_nchw(
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
         const u32 tap_weights = base + weights + i * weight_box_bytes;
-        tma_load_tile_3d(tap_weights, &w_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
+        tma_load_tile_3d(tap_weights, &b_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
       }
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -400,7 +402,7 @@ void convgen_tma_halo_nchw(
         const u32 full = base + full_barriers + 8 * stage;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
-        tma_load_tile_4d(halo_tile, &x_map, full, 0, -1, line0 / width - 1, n);
+        tma_load_tile_4d(halo_tile, &a_map, full, 0, -1, line0 / width - 1, n);
       }
     }
   } else {

@@ -16,8 +16,8 @@
 // strategy tma_halo { tile m=64 n=32 k=16  strip 14  images 1  stages 3  weight_stages 0  consumers 2  schedule pingpong  swap_ab 0 }
 // target   sm_90a
 // launch   convgen_tma_halo_pixels: blocks of 384 threads, 1 per SM, at most 128 in all, 71784 bytes of shared memory
-// map      x_map: x of 16 x 28 x 28 x 8 bf16, tiled: boxes of 16 x 18 x 9 x 1, 32-byte swizzle
-// map      w_map: w of 16 x 25 x 32 bf16, tiled: boxes of 16 x 1 x 32, 32-byte swizzle
+// map      a_map: x of 16 x 28 x 28 x 8 bf16, tiled: boxes of 16 x 18 x 9 x 1, 32-byte swizzle
+// map      b_map: w of 16 x 25 x 32 bf16, tiled: boxes of 16 x 1 x 32, 32-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -156,6 +156,8 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 2, q + s - 2, c] * w[k, r, s, c]
 //
+// A is x, B is w, C is y.
+//
 // A strip of 14 output columns reads `width` input columns.  Counted along a line of that padded width,
 // output pixel l = p * width + column of the strip needs, for tap (r, s), halo pixel l + shift(r, s): the same
 // shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
@@ -218,8 +220,8 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_halo_pixels(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
     bf16* __restrict__ y
 ) {
   extern __shared__ u8 shared_memory[];
@@ -230,8 +232,8 @@ void convgen_tma_halo_pixels(
   const int workers = gridDim.x / channel_tiles;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, 1);
@@ -251,7 +253,7 @@ void convgen_tma_halo_pixels(
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
         const u32 tap_weights = base + weights + i * weight_box_bytes;
-        tma_load_tile_3d(tap_weights, &w_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
+        tma_load_tile_3d(tap_weights, &b_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
       }
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -264,7 +266,7 @@ void convgen_tma_halo_pixels(
         const u32 full = base + full_barriers + 8 * stage;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
-        tma_load_tile_4d(halo_tile, &x_map, full, 0, q0 - 2, line0 / width - 2, n);
+        tma_load_tile_4d(halo_tile, &a_map, full, 0, q0 - 2, line0 / width - 2, n);
       }
     }
   } else {

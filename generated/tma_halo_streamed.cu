@@ -20,8 +20,8 @@
 // strategy tma_halo { tile m=192 n=128 k=64  strip 7  images 3  stages 3  weight_stages 4  consumers 2  schedule cooperative  swap_ab 1 }
 // target   sm_90a
 // launch   convgen_tma_halo_streamed: blocks of 384 threads, 1 per SM, at most 44 in all, in multiples of 4, 198768 bytes of shared memory
-// map      x_map: x of 512 x 7 x 7 x 32 f16, tiled: boxes of 64 x 8 x 8 x 3, 128-byte swizzle
-// map      w_map: w of 512 x 9 x 512 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
+// map      a_map: x of 512 x 7 x 7 x 32 f16, tiled: boxes of 64 x 8 x 8 x 3, 128-byte swizzle
+// map      b_map: w of 512 x 9 x 512 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -216,9 +216,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, c] * w[k, r, s, c]
 //
+// A is x, B is w, C is y.  wgmma takes B first, so that output channels run along its m.
+//
 // A strip of 7 output columns reads `width` input columns.  Counted along a line of that padded width,
 // output pixel l = p * width + column of the strip needs, for tap (r, s), halo pixel l + shift(r, s): the same
-// shift for every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from
+// shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
 // 7 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
 // padding.
 // Rows share it: what a tap reads past the end of a row is the padding before the next.
@@ -304,8 +306,8 @@ __device__ __forceinline__ void zero_shared(u32 from, u32 to) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_halo_streamed(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
     f16* __restrict__ y,
     const f16* __restrict__ operand_z
 ) {
@@ -317,8 +319,8 @@ void convgen_tma_halo_streamed(
   const int workers = gridDim.x / channel_tiles;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, 2);
@@ -353,7 +355,7 @@ void convgen_tma_halo_streamed(
           const u32 full = base + full_barriers + 8 * stage;
           mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo_tile, &x_map, full, block * tile_k, -1, -1, n0);
+          tma_load_tile_4d(halo_tile, &a_map, full, block * tile_k, -1, -1, n0);
         }
       }
     }
@@ -368,7 +370,7 @@ void convgen_tma_halo_streamed(
           mbarrier_wait_parity(base + weight_empty_barriers + 8 * stage, use / weight_stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, weight_box_bytes);
           const u32 tap_weights = base + weights + stage * weight_box_bytes;
-          tma_load_tile_3d(tap_weights, &w_map, full, i / (R * S) * tile_k, i % (R * S), k0);
+          tma_load_tile_3d(tap_weights, &b_map, full, i / (R * S) * tile_k, i % (R * S), k0);
         }
       }
     }

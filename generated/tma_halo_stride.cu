@@ -16,9 +16,9 @@
 // strategy tma_halo { tile m=64 n=64 k=64  strip 14  images 1  stages 1  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1 }
 // target   sm_90a
 // launch   convgen_tma_halo_stride: blocks of 384 threads, 1 per SM, at most 112 in all, 197672 bytes of shared memory
-// map      x_map_6: x of 64 x 56 x 56 x 8 f16, tiled: boxes of 64 x 30 x 12 x 1, every 1 2 2 1, 128-byte swizzle
-// map      x_map_7: x of 64 x 56 x 56 x 8 f16, tiled: boxes of 64 x 30 x 14 x 1, every 1 2 2 1, 128-byte swizzle
-// map      w_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
+// map      a_map_6: x of 64 x 56 x 56 x 8 f16, tiled: boxes of 64 x 30 x 12 x 1, every 1 2 2 1, 128-byte swizzle
+// map      a_map_7: x of 64 x 56 x 56 x 8 f16, tiled: boxes of 64 x 30 x 14 x 1, every 1 2 2 1, 128-byte swizzle
+// map      b_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -160,9 +160,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p * 2 + r - 1, q * 2 + s - 1, c] * w[k, r, s, c]
 //
+// A is x, B is w, C is y.  wgmma takes B first, so that output channels run along its m.
+//
 // A strip of 14 output columns reads `width` input columns.  Counted along a line of that padded width,
 // output pixel l = p * width + column of the strip needs, for tap (r, s), halo pixel l + shift(r, s): the same
-// shift for every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from
+// shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
 // 14 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
 // padding.
 // A stride makes a halo tile of phases: each holds every stride-th pixel of x, and the taps that fall on those.
@@ -223,9 +225,9 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_halo_stride(
-    const __grid_constant__ TensorMap x_map_6,
-    const __grid_constant__ TensorMap x_map_7,
-    const __grid_constant__ TensorMap w_map,
+    const __grid_constant__ TensorMap a_map_6,
+    const __grid_constant__ TensorMap a_map_7,
+    const __grid_constant__ TensorMap b_map,
     f16* __restrict__ y
 ) {
   extern __shared__ u8 shared_memory[];
@@ -236,9 +238,9 @@ void convgen_tma_halo_stride(
   const int workers = gridDim.x / channel_tiles;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map_6);
-    prefetch_tensormap(&x_map_7);
-    prefetch_tensormap(&w_map);
+    prefetch_tensormap(&a_map_6);
+    prefetch_tensormap(&a_map_7);
+    prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, 1);
@@ -258,7 +260,7 @@ void convgen_tma_halo_stride(
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
         const u32 tap_weights = base + weights + i * weight_box_bytes;
-        tma_load_tile_3d(tap_weights, &w_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
+        tma_load_tile_3d(tap_weights, &b_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
       }
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -271,10 +273,10 @@ void convgen_tma_halo_stride(
         const u32 full = base + full_barriers + 8 * stage;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
-        tma_load_tile_4d(halo_tile, &x_map_7, full, 0, q0 * 2 - 1, line0 / width * 2 - 1, n);
-        tma_load_tile_4d(halo_tile + 14336, &x_map_7, full, 0, q0 * 2, line0 / width * 2 - 1, n);
-        tma_load_tile_4d(halo_tile + 28672, &x_map_6, full, 0, q0 * 2 - 1, line0 / width * 2, n);
-        tma_load_tile_4d(halo_tile + 40960, &x_map_6, full, 0, q0 * 2, line0 / width * 2, n);
+        tma_load_tile_4d(halo_tile, &a_map_7, full, 0, q0 * 2 - 1, line0 / width * 2 - 1, n);
+        tma_load_tile_4d(halo_tile + 14336, &a_map_7, full, 0, q0 * 2, line0 / width * 2 - 1, n);
+        tma_load_tile_4d(halo_tile + 28672, &a_map_6, full, 0, q0 * 2 - 1, line0 / width * 2, n);
+        tma_load_tile_4d(halo_tile + 40960, &a_map_6, full, 0, q0 * 2, line0 / width * 2, n);
       }
     }
   } else {

@@ -20,7 +20,7 @@
 // strategy tma_halo { tile m=96 n=192 k=64  strip 28  images 1  stages 2  weight_stages 0  consumers 3  schedule cooperative  swap_ab 1  group_pack 2  fold 4 }
 // target   sm_90a
 // launch   convgen_tma_halo_strided_dgrad: blocks of 512 threads, 1 per SM, at most 4352 in all, in multiples of 2, 199720 bytes of shared memory
-// map      x_map: y of 72 x 56 x 56 x 64 f16, tiled: boxes of 64 x 29 x 6 x 1, 128-byte swizzle
+// map      a_map: y of 72 x 56 x 56 x 64 f16, tiled: boxes of 64 x 29 x 6 x 1, 128-byte swizzle
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c
 // pixels of y that are 2 x 2 apart are a phase, with taps of its own: 1 of 4 taps, 2 of 2 taps, 1 of 1 tap
 
@@ -206,9 +206,12 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //   y[n, p, q, k] = sum over r, s, c of x[n, (p + 1 - r) / 2, (q + 1 - s) / 2, k / 24 * 24 + c] * w[k, r, s, c]
 //   over the taps for which these quotients are whole
 //
+// This is a dgrad: x here is y's gradient, and y is x's.
+// A is x, B is w, C is y.  wgmma takes B first, so that output channels run along its m.
+//
 // A strip of 28 output columns reads `width` input columns.  Counted along a line of that padded width,
 // output pixel l = p * width + column of the strip needs, for tap (r, s), halo pixel l + shift(r, s): the same
-// shift for every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from
+// shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
 // 28 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
 // padding.
 // A block's output channels are of one group, and its halo tiles hold that group's input channels.
@@ -322,7 +325,7 @@ __device__ __forceinline__ void zero_shared(u32 from, u32 to) {
 
 extern "C" __global__ __launch_bounds__(512, 1)
 void convgen_tma_halo_strided_dgrad(
-    const __grid_constant__ TensorMap x_map,
+    const __grid_constant__ TensorMap a_map,
     const u16* __restrict__ w,
     f16* __restrict__ y,
     const f16* __restrict__ operand_saved,
@@ -336,7 +339,7 @@ void convgen_tma_halo_strided_dgrad(
   const int workers = gridDim.x / channel_tiles;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
+    prefetch_tensormap(&a_map);
     for (int i = 0; i < rings * stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, 3);
@@ -367,7 +370,7 @@ void convgen_tma_halo_strided_dgrad(
         const u32 full = base + full_barriers + 8 * stage;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
-        tma_load_tile_4d(halo_tile, &x_map, full, c0, q0, line0 / width, n);
+        tma_load_tile_4d(halo_tile, &a_map, full, c0, q0, line0 / width, n);
       }
     }
   } else {

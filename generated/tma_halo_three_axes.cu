@@ -20,8 +20,8 @@
 // strategy tma_halo { tile m=128 n=32 k=64  strip 64  images 1  stages 2  weight_stages 6  consumers 2  schedule pingpong  swap_ab 0 }
 // target   sm_90a
 // launch   convgen_tma_halo_three_axes: blocks of 384 threads, 1 per SM, at most 16896 in all, 230656 bytes of shared memory
-// map      x_map: x of 64 x 128 x 128 x 128 x 1 f16, tiled: boxes of 64 x 66 x 5 x 1 x 1, 128-byte swizzle
-// map      w_map: w of 64 x 27 x 32 f16, tiled: boxes of 64 x 1 x 32, 128-byte swizzle
+// map      a_map: x of 64 x 128 x 128 x 128 x 1 f16, tiled: boxes of 64 x 66 x 5 x 1 x 1, 128-byte swizzle
+// map      b_map: w of 64 x 27 x 32 f16, tiled: boxes of 64 x 1 x 32, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -173,6 +173,8 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //
 //   y[n, o, p, q, k] = sum over t, r, s, c of x[n, o + t - 1, p + r - 1, q + s - 1, c] * w[k, t, r, s, c]
 //
+// A is x, B is w, C is y.
+//
 // A strip of 64 output columns reads `width` input columns.  Counted along a line of that padded width,
 // output pixel l = p * width + column of the strip needs, for tap (r, s), halo pixel l + shift(r, s): the same
 // shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
@@ -251,8 +253,8 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_halo_three_axes(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
     f16* __restrict__ y,
     const float* __restrict__ operand_b
 ) {
@@ -264,8 +266,8 @@ void convgen_tma_halo_three_axes(
   const int workers = gridDim.x / channel_tiles;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, 1);
@@ -299,7 +301,7 @@ void convgen_tma_halo_three_axes(
           const u32 full = base + full_barriers + 8 * stage;
           mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_5d(halo_tile, &x_map, full, block / T * tile_k, q0 - 1, line0 / width - 1, o - 1 + block % T, n);
+          tma_load_tile_5d(halo_tile, &a_map, full, block / T * tile_k, q0 - 1, line0 / width - 1, o - 1 + block % T, n);
         }
       }
     }
@@ -314,7 +316,7 @@ void convgen_tma_halo_three_axes(
           mbarrier_wait_parity(base + weight_empty_barriers + 8 * stage, use / weight_stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, weight_box_bytes);
           const u32 tap_weights = base + weights + stage * weight_box_bytes;
-          tma_load_tile_3d(tap_weights, &w_map, full, i / (T * R * S) * tile_k, i % (T * R * S), k0);
+          tma_load_tile_3d(tap_weights, &b_map, full, i / (T * R * S) * tile_k, i % (T * R * S), k0);
         }
       }
     }

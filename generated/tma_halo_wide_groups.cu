@@ -20,8 +20,8 @@
 // strategy tma_halo { tile m=208 n=64 k=64  strip 28  images 1  stages 1  weight_stages 6  consumers 2  schedule pingpong  swap_ab 1 }
 // target   sm_90a
 // launch   convgen_tma_halo_wide_groups: blocks of 384 threads, 1 per SM, at most 2048 in all, in multiples of 8, 185568 bytes of shared memory
-// map      x_map: x of 448 x 28 x 28 x 64 f16, tiled: boxes of 64 x 29 x 11 x 1, 128-byte swizzle
-// map      w_map: w of 56 x 9 x 448 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
+// map      a_map: x of 448 x 28 x 28 x 64 f16, tiled: boxes of 64 x 29 x 11 x 1, 128-byte swizzle
+// map      b_map: w of 56 x 9 x 448 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -197,9 +197,11 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, k / 56 * 56 + c] * w[k, r, s, c]
 //
+// A is x, B is w, C is y.  wgmma takes B first, so that output channels run along its m.
+//
 // A strip of 28 output columns reads `width` input columns.  Counted along a line of that padded width,
 // output pixel l = p * width + column of the strip needs, for tap (r, s), halo pixel l + shift(r, s): the same
-// shift for every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from
+// shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
 // 28 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
 // padding.
 // A block's output channels are of one group, and its halo tiles hold that group's input channels.
@@ -295,8 +297,8 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_halo_wide_groups(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
     const u16* __restrict__ w,
     f16* __restrict__ y,
     const float* __restrict__ operand_b,
@@ -312,8 +314,8 @@ void convgen_tma_halo_wide_groups(
   const int workers = gridDim.x / channel_tiles;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, 1);
@@ -344,7 +346,7 @@ void convgen_tma_halo_wide_groups(
         const u32 full = base + full_barriers + 8 * stage;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
-        tma_load_tile_4d(halo_tile, &x_map, full, c0, -1, line0 / width - 1, n);
+        tma_load_tile_4d(halo_tile, &a_map, full, c0, -1, line0 / width - 1, n);
       }
     }
     if (threadIdx.x == consumers * 128 + 32) {
@@ -358,7 +360,7 @@ void convgen_tma_halo_wide_groups(
           mbarrier_wait_parity(base + weight_empty_barriers + 8 * stage, use / weight_stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, weight_box_bytes);
           const u32 tap_weights = base + weights + stage * weight_box_bytes;
-          tma_load_tile_3d(tap_weights, &w_map, full, i / (R * S) * tile_k, i % (R * S), k0);
+          tma_load_tile_3d(tap_weights, &b_map, full, i / (R * S) * tile_k, i % (R * S), k0);
         }
       }
     }

@@ -24,8 +24,8 @@
 // launch   convgen_tma_wgrad_accumulated: 30 x 2 blocks of 160 threads, in clusters of 2, 81208 bytes of shared memory
 // launch   convgen_tma_wgrad_accumulated_sum: 87 blocks of 256 threads
 // launch   convgen_tma_wgrad_accumulated_sum_db_1: 9 blocks of 256 threads, 1024 bytes of shared memory
-// map      x_map: x of 72 x 28 x 28 x 8 bf16, im2col: boxes of 16 channels by 64 pixels between corners -1 -1 and -2 -2, every 2 2, 32-byte swizzle
-// map      y_map: y of 136 x 1568 bf16, tiled: boxes of 64 x 64, 128-byte swizzle
+// map      b_map: x of 72 x 28 x 28 x 8 bf16, im2col: boxes of 16 channels by 64 pixels between corners -1 -1 and -2 -2, every 2 2, 32-byte swizzle
+// map      a_map: y of 136 x 1568 bf16, tiled: boxes of 64 x 64, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -211,7 +211,8 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //
 //   w[gemm_m, tap, c] = sum over pixels of y[pixel, gemm_m] * x[pixel under the tap, c]
 //
-// Both factors have their channels innermost, as wgmma's m and n, so a stage holds rows of pixels of both.
+// A is y, B is x under the taps, C is w.  A and B have their channels innermost, as wgmma's m and n, so a stage holds rows
+// of pixels of both.
 // TMA walks the pixels of x itself: it starts at the window of a step's first pixel,
 //   n = pixel / 196
 //   in_h = ((pixel / 14) % 14) * 2 - 1
@@ -243,8 +244,8 @@ constexpr int part_columns = 144;
 constexpr int store_columns = part_columns / split_k;  // that a block of the cluster finishes
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
-//   y         3 stages x 1 box of 64 pixels x 128
-//   x         3 stages x 9 boxes of 64 pixels x 32
+//   A         3 stages x 1 box of 64 pixels x 128
+//   B         3 stages x 9 boxes of 64 pixels x 32
 //   ones      8 columns x 32
 //   barriers  7 x 8
 //   sums      1 other block x 18432, in place of stages
@@ -254,14 +255,14 @@ constexpr int store_columns = part_columns / split_k;  // that a block of the cl
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
-constexpr u32 x_row_bytes = 32;  // span channels of a pixel: the swizzle's span
-constexpr u32 x_swizzle = 3;  // of 32 bytes, in the code of wgmma's descriptors
-constexpr u32 x_box_bytes = 2048;
-constexpr u32 x_box_room = 2048;
-constexpr u32 y_row_bytes = 128;
-constexpr u32 y_box_bytes = tile_k * y_row_bytes;
-constexpr u32 y_bytes = tile_m / 64 * y_box_bytes;
-constexpr u32 stage_bytes = y_bytes + tile_boxes * x_box_room;
+constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
+constexpr u32 a_box_bytes = tile_k * a_row_bytes;
+constexpr u32 a_tile_bytes = tile_m / 64 * a_box_bytes;
+constexpr u32 b_row_bytes = 32;  // span channels of a pixel of x: the swizzle's span
+constexpr u32 b_swizzle = 3;  // of 32 bytes, in the code of wgmma's descriptors
+constexpr u32 b_box_bytes = 2048;
+constexpr u32 b_box_room = 2048;
+constexpr u32 stage_bytes = a_tile_bytes + tile_boxes * b_box_room;
 constexpr u32 slice_bytes = own_fragments * parts * 64 * store_columns * 4;  // of a consumer's sums, for another block
 constexpr u32 partial_sums = 0;  // in place of the stages, when all have been read
 constexpr u32 sums_bytes = consumers * (split_k - 1) * slice_bytes;
@@ -276,8 +277,8 @@ __device__ __forceinline__ int first_of(int share) { return share * (steps / sha
 
 extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(160, 1)
 void convgen_tma_wgrad_accumulated(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap a_map,
     float* __restrict__ partials,
     float* __restrict__ y_sums
 ) {
@@ -286,8 +287,8 @@ void convgen_tma_wgrad_accumulated(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&a_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
@@ -316,15 +317,15 @@ void convgen_tma_wgrad_accumulated(
     u32 parity = 1;  // all stages are free
     for (int step = first_step; step < end_step; ++step) {
       const u32 full = base + full_barriers + 8 * stage;
-      const u32 y_tile = base + stage * stage_bytes;
-      const u32 x_tile = y_tile + y_bytes;
+      const u32 a_tile = base + stage * stage_bytes;
+      const u32 b_tile = a_tile + a_tile_bytes;
       const int pixel = step * tile_k;
       const int n = pixel / 196;
       const int in_h = ((pixel / 14) % 14) * 2 - 1;
       const int in_w = (pixel % 14) * 2 - 1;
       mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-      mbarrier_arrive_expect_tx(full, y_bytes + tile_boxes * x_box_bytes);
-      tma_load_tile_2d(y_tile, &y_map, full, first_k, pixel);
+      mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * b_box_bytes);
+      tma_load_tile_2d(a_tile, &a_map, full, first_k, pixel);
       for (int i = 0; i < tile_boxes; ++i) {
         const int box = first_box + i;
         const int c = box % channel_blocks * span;
@@ -332,7 +333,7 @@ void convgen_tma_wgrad_accumulated(
         const u16 offset_s = u16(tap % 3);
         tap /= 3;
         const u16 offset_r = u16(tap);
-        tma_load_im2col_4d(x_tile + i * x_box_room, &x_map, full, c, in_w, in_h, n, offset_s, offset_r);
+        tma_load_im2col_4d(b_tile + i * b_box_room, &b_map, full, c, in_w, in_h, n, offset_s, offset_r);
       }
       if (++stage == stages) {
         stage = 0;
@@ -360,14 +361,14 @@ void convgen_tma_wgrad_accumulated(
     const int own_end = own_step + share_steps / y_parts + (y_part < share_steps % y_parts);
     for (int step = first_step; step < own_step; ++step) {
       mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-      const u32 y_tile = base + stage * stage_bytes;
-      const u32 x_tile = base + stage * stage_bytes + y_bytes;
+      const u32 a_tile = base + stage * stage_bytes;
+      const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
         wgmma_m64n144k16_f32_bf16_bf16<1, 1>(
-            acc[0], wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
-            wgmma_descriptor(x_tile + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
+            acc[0], wgmma_descriptor(a_tile + k * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
+            wgmma_descriptor(b_tile + k * (16 * b_row_bytes), b_box_room, 8 * b_row_bytes, b_swizzle),
             step != first_step || k > 0);
       }
       wgmma_commit_group();
@@ -382,20 +383,20 @@ void convgen_tma_wgrad_accumulated(
     }
     for (int step = own_step; step < own_end; ++step) {
       mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-      const u32 y_tile = base + stage * stage_bytes;
-      const u32 x_tile = base + stage * stage_bytes + y_bytes;
+      const u32 a_tile = base + stage * stage_bytes;
+      const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
         wgmma_m64n144k16_f32_bf16_bf16<1, 1>(
-            acc[0], wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
-            wgmma_descriptor(x_tile + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
+            acc[0], wgmma_descriptor(a_tile + k * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
+            wgmma_descriptor(b_tile + k * (16 * b_row_bytes), b_box_room, 8 * b_row_bytes, b_swizzle),
             step != first_step || k > 0);
       }
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
         wgmma_m64n8k16_f32_bf16_bf16<1, 0>(
-            y_sum[0], wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
+            y_sum[0], wgmma_descriptor(a_tile + k * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
             wgmma_descriptor(base + ones, 128, 128, 0), step != own_step || k > 0);
       }
       wgmma_commit_group();
@@ -410,14 +411,14 @@ void convgen_tma_wgrad_accumulated(
     }
     for (int step = own_end; step < end_step; ++step) {
       mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-      const u32 y_tile = base + stage * stage_bytes;
-      const u32 x_tile = base + stage * stage_bytes + y_bytes;
+      const u32 a_tile = base + stage * stage_bytes;
+      const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
         wgmma_m64n144k16_f32_bf16_bf16<1, 1>(
-            acc[0], wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
-            wgmma_descriptor(x_tile + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
+            acc[0], wgmma_descriptor(a_tile + k * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
+            wgmma_descriptor(b_tile + k * (16 * b_row_bytes), b_box_room, 8 * b_row_bytes, b_swizzle),
             step != first_step || k > 0);
       }
       wgmma_commit_group();

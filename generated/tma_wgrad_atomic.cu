@@ -17,8 +17,8 @@
 // target   sm_90a
 // launch   convgen_tma_wgrad_atomic_zeros: 576 blocks of 256 threads
 // launch   convgen_tma_wgrad_atomic: 24 x 5 blocks of 384 threads, 164928 bytes of shared memory
-// map      x_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
-// map      y_map: y of 256 x 1568 f16, tiled: boxes of 64 x 64, 128-byte swizzle
+// map      b_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
+// map      a_map: y of 256 x 1568 f16, tiled: boxes of 64 x 64, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -186,7 +186,8 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 //
 //   w[gemm_m, tap, c] = sum over pixels of y[pixel, gemm_m] * x[pixel under the tap, c]
 //
-// Both factors have their channels innermost, as wgmma's m and n, so a stage holds rows of pixels of both.
+// A is y, B is x under the taps, C is w.  A and B have their channels innermost, as wgmma's m and n, so a stage holds rows
+// of pixels of both.
 // TMA walks the pixels of x itself: it starts at the window of a step's first pixel,
 //   n = pixel / 196
 //   in_h = (pixel / 14) % 14 - 1
@@ -215,8 +216,8 @@ constexpr int part_columns = 192;
 constexpr int store_columns = part_columns;
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
-//   y         4 stages x 2 boxes of 64 pixels x 128
-//   x         4 stages x 3 boxes of 64 pixels x 128
+//   A         4 stages x 2 boxes of 64 pixels x 128
+//   B         4 stages x 3 boxes of 64 pixels x 128
 //   barriers  8 x 8
 //
 // The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
@@ -224,14 +225,14 @@ constexpr int store_columns = part_columns;
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
-constexpr u32 x_row_bytes = 128;  // span channels of a pixel: the swizzle's span
-constexpr u32 x_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
-constexpr u32 x_box_bytes = 8192;
-constexpr u32 x_box_room = 8192;
-constexpr u32 y_row_bytes = 128;
-constexpr u32 y_box_bytes = tile_k * y_row_bytes;
-constexpr u32 y_bytes = tile_m / 64 * y_box_bytes;
-constexpr u32 stage_bytes = y_bytes + tile_boxes * x_box_room;
+constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
+constexpr u32 a_box_bytes = tile_k * a_row_bytes;
+constexpr u32 a_tile_bytes = tile_m / 64 * a_box_bytes;
+constexpr u32 b_row_bytes = 128;  // span channels of a pixel of x: the swizzle's span
+constexpr u32 b_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 b_box_bytes = 8192;
+constexpr u32 b_box_room = 8192;
+constexpr u32 stage_bytes = a_tile_bytes + tile_boxes * b_box_room;
 constexpr u32 full_barriers = stages * stage_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
@@ -240,8 +241,8 @@ __device__ __forceinline__ int first_of(int share) { return share * (steps / sha
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_wgrad_atomic(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap a_map,
     float* __restrict__ w
 ) {
   extern __shared__ u8 shared_memory[];
@@ -249,8 +250,8 @@ void convgen_tma_wgrad_atomic(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&a_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
@@ -275,16 +276,16 @@ void convgen_tma_wgrad_atomic(
     u32 parity = 1;  // all stages are free
     for (int step = first_step; step < end_step; ++step) {
       const u32 full = base + full_barriers + 8 * stage;
-      const u32 y_tile = base + stage * stage_bytes;
-      const u32 x_tile = y_tile + y_bytes;
+      const u32 a_tile = base + stage * stage_bytes;
+      const u32 b_tile = a_tile + a_tile_bytes;
       const int pixel = step * tile_k;
       const int n = pixel / 196;
       const int in_h = (pixel / 14) % 14 - 1;
       const int in_w = pixel % 14 - 1;
       mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-      mbarrier_arrive_expect_tx(full, y_bytes + tile_boxes * x_box_bytes);
+      mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * b_box_bytes);
       for (int i = 0; i < tile_m / 64; ++i) {
-        tma_load_tile_2d(y_tile + i * y_box_bytes, &y_map, full, first_k + i * 64, pixel);
+        tma_load_tile_2d(a_tile + i * a_box_bytes, &a_map, full, first_k + i * 64, pixel);
       }
       for (int i = 0; i < tile_boxes; ++i) {
         const int box = first_box + i;
@@ -293,7 +294,7 @@ void convgen_tma_wgrad_atomic(
         const u16 offset_s = u16(tap % 3);
         tap /= 3;
         const u16 offset_r = u16(tap);
-        tma_load_im2col_4d(x_tile + i * x_box_room, &x_map, full, c, in_w, in_h, n, offset_s, offset_r);
+        tma_load_im2col_4d(b_tile + i * b_box_room, &b_map, full, c, in_w, in_h, n, offset_s, offset_r);
       }
       if (++stage == stages) {
         stage = 0;
@@ -313,14 +314,14 @@ void convgen_tma_wgrad_atomic(
     int previous = -1;
     for (int step = first_step; step < end_step; ++step) {
       mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-      const u32 y_tile = base + stage * stage_bytes + consumer * (own_fragments * y_box_bytes);
-      const u32 x_tile = base + stage * stage_bytes + y_bytes;
+      const u32 a_tile = base + stage * stage_bytes + consumer * (own_fragments * a_box_bytes);
+      const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
         wgmma_m64n192k16_f32_f16_f16<1, 1>(
-            acc[0], wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
-            wgmma_descriptor(x_tile + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
+            acc[0], wgmma_descriptor(a_tile + k * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
+            wgmma_descriptor(b_tile + k * (16 * b_row_bytes), b_box_room, 8 * b_row_bytes, b_swizzle),
             step != first_step || k > 0);
       }
       wgmma_commit_group();

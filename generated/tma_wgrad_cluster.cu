@@ -17,8 +17,8 @@
 // target   sm_90a
 // launch   convgen_tma_wgrad_cluster: 36 x 3 blocks of 384 threads, in clusters of 2, 132160 bytes of shared memory
 // launch   convgen_tma_wgrad_cluster_sum: 576 blocks of 256 threads
-// map      x_map: x of 256 x 14 x 14 x 64 f16, im2col: boxes of 64 channels by 32 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
-// map      y_map: y of 256 x 12544 f16, tiled: boxes of 64 x 64, 128-byte swizzle
+// map      b_map: x of 256 x 14 x 14 x 64 f16, im2col: boxes of 64 channels by 32 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
+// map      a_map: y of 256 x 12544 f16, tiled: boxes of 64 x 64, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -200,7 +200,8 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 //
 //   w[gemm_m, tap, c] = sum over pixels of y[pixel, gemm_m] * x[pixel under the tap, c]
 //
-// Both factors have their channels innermost, as wgmma's m and n, so a stage holds rows of pixels of both.
+// A is y, B is x under the taps, C is w.  A and B have their channels innermost, as wgmma's m and n, so a stage holds rows
+// of pixels of both.
 // TMA walks the pixels of x itself: it starts at the window of a step's first pixel,
 //   n = pixel / 196
 //   in_h = (pixel / 14) % 14 - 1
@@ -232,8 +233,8 @@ constexpr int part_columns = 128;
 constexpr int store_columns = part_columns;
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
-//   y         4 stages x 2 boxes of 64 pixels x 128
-//   x         4 stages x 2 boxes of 64 pixels x 128
+//   A         4 stages x 2 boxes of 64 pixels x 128
+//   B         4 stages x 2 boxes of 64 pixels x 128
 //   barriers  8 x 8
 //
 // The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
@@ -241,14 +242,14 @@ constexpr int store_columns = part_columns;
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
-constexpr u32 x_row_bytes = 128;  // span channels of a pixel: the swizzle's span
-constexpr u32 x_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
-constexpr u32 x_box_bytes = 8192;
-constexpr u32 x_box_room = 8192;
-constexpr u32 y_row_bytes = 128;
-constexpr u32 y_box_bytes = tile_k * y_row_bytes;
-constexpr u32 y_bytes = tile_m / 64 * y_box_bytes;
-constexpr u32 stage_bytes = y_bytes + tile_boxes * x_box_room;
+constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
+constexpr u32 a_box_bytes = tile_k * a_row_bytes;
+constexpr u32 a_tile_bytes = tile_m / 64 * a_box_bytes;
+constexpr u32 b_row_bytes = 128;  // span channels of a pixel of x: the swizzle's span
+constexpr u32 b_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 b_box_bytes = 8192;
+constexpr u32 b_box_room = 8192;
+constexpr u32 stage_bytes = a_tile_bytes + tile_boxes * b_box_room;
 constexpr u32 full_barriers = stages * stage_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
@@ -257,8 +258,8 @@ __device__ __forceinline__ int first_of(int share) { return share * (steps / sha
 
 extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
 void convgen_tma_wgrad_cluster(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap a_map,
     float* __restrict__ partials
 ) {
   extern __shared__ u8 shared_memory[];
@@ -266,8 +267,8 @@ void convgen_tma_wgrad_cluster(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&a_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers * cluster);
@@ -294,17 +295,17 @@ void convgen_tma_wgrad_cluster(
     u32 parity = 1;  // all stages are free
     for (int step = first_step; step < end_step; ++step) {
       const u32 full = base + full_barriers + 8 * stage;
-      const u32 y_tile = base + stage * stage_bytes;
-      const u32 x_tile = y_tile + y_bytes;
+      const u32 a_tile = base + stage * stage_bytes;
+      const u32 b_tile = a_tile + a_tile_bytes;
       // of this block's part of x: one behind the last pixel meets zeros of y, but must begin at a legal window
       const int pixel = min(step * tile_k + rank * part_pixels, 12543);
       const int n = pixel / 196;
       const int in_h = (pixel / 14) % 14 - 1;
       const int in_w = pixel % 14 - 1;
       mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-      mbarrier_arrive_expect_tx(full, y_bytes + tile_boxes * x_box_bytes);
+      mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * b_box_bytes);
       for (int i = 0; i < tile_m / 64; ++i) {
-        tma_load_tile_2d(y_tile + i * y_box_bytes, &y_map, full, first_k + i * 64, step * tile_k);
+        tma_load_tile_2d(a_tile + i * a_box_bytes, &a_map, full, first_k + i * 64, step * tile_k);
       }
       for (int i = 0; i < tile_boxes; ++i) {
         const int box = first_box + i;
@@ -313,7 +314,7 @@ void convgen_tma_wgrad_cluster(
         const u16 offset_s = u16(tap % 3);
         tap /= 3;
         const u16 offset_r = u16(tap);
-        tma_load_im2col_4d_multicast(x_tile + i * x_box_room + rank * (part_pixels * x_row_bytes), &x_map, full, c, in_w, in_h, n, offset_s, offset_r, whole_cluster);
+        tma_load_im2col_4d_multicast(b_tile + i * b_box_room + rank * (part_pixels * b_row_bytes), &b_map, full, c, in_w, in_h, n, offset_s, offset_r, whole_cluster);
       }
       if (++stage == stages) {
         stage = 0;
@@ -341,14 +342,14 @@ void convgen_tma_wgrad_cluster(
     int previous = -1;
     for (int step = first_step; step < end_step; ++step) {
       mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-      const u32 y_tile = base + stage * stage_bytes + consumer * (own_fragments * y_box_bytes);
-      const u32 x_tile = base + stage * stage_bytes + y_bytes;
+      const u32 a_tile = base + stage * stage_bytes + consumer * (own_fragments * a_box_bytes);
+      const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
         wgmma_m64n128k16_f32_f16_f16<1, 1>(
-            acc[0], wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
-            wgmma_descriptor(x_tile + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
+            acc[0], wgmma_descriptor(a_tile + k * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
+            wgmma_descriptor(b_tile + k * (16 * b_row_bytes), b_box_room, 8 * b_row_bytes, b_swizzle),
             step != first_step || k > 0);
       }
       wgmma_commit_group();

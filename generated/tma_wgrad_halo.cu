@@ -17,8 +17,8 @@
 // target   sm_90a
 // launch   convgen_tma_wgrad_halo: 3 x 6 blocks of 512 threads, 230464 bytes of shared memory
 // launch   convgen_tma_wgrad_halo_sum: 61 blocks of 256 threads, 4112 bytes of shared memory
-// map      x_map: x of 144 x 56 x 56 x 8 f16, im2col: boxes of 64 channels by 94 pixels between corners -1 -1 and 0 0, every 2 2, 128-byte swizzle
-// map      y_map: y of 144 x 28 x 28 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners 0 0 and 1 1, 128-byte swizzle
+// map      b_map: x of 144 x 56 x 56 x 8 f16, im2col: boxes of 64 channels by 94 pixels between corners -1 -1 and 0 0, every 2 2, 128-byte swizzle
+// map      a_map: y of 144 x 28 x 28 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners 0 0 and 1 1, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -185,7 +185,8 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 //
 //   w[gemm_m, tap, c] = sum over pixels of y[pixel, gemm_m] * x[pixel under the tap, c]
 //
-// Both factors have their channels innermost, as wgmma's m and n, so a stage holds rows of pixels of both.
+// A is y, B is x under the taps, C is w.  A and B have their channels innermost, as wgmma's m and n, so a stage holds rows
+// of pixels of both.
 // TMA walks the pixels of x itself: it starts at the window of a step's first pixel,
 //   n = pixel / 841
 //   in_h = ((pixel / 29) % 29) * 2 - 1
@@ -225,8 +226,8 @@ constexpr int part_columns = 64;
 constexpr int store_columns = part_columns;
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
-//   y         4 stages x 1 box of 64 pixels x 128
-//   x         4 stages x 4 boxes of 94 pixels x 128
+//   A         4 stages x 1 box of 64 pixels x 128
+//   B         4 stages x 4 boxes of 94 pixels x 128
 //   barriers  8 x 8
 //
 // The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
@@ -234,17 +235,17 @@ constexpr int store_columns = part_columns;
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
-constexpr u32 x_row_bytes = 128;  // span channels of a pixel: the swizzle's span
-constexpr u32 x_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
-constexpr u32 x_box_bytes = 12032;
+constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
+constexpr u32 a_box_bytes = tile_k * a_row_bytes;
+constexpr u32 a_tile_bytes = tile_m / 64 * a_box_bytes;
+constexpr u32 b_row_bytes = 128;  // span channels of a pixel of x: the swizzle's span
+constexpr u32 b_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 b_box_bytes = 12032;
 constexpr int phases = 4;  // of a box, each of so many bytes
-constexpr u32 x_phase_room = 12288;
-constexpr u32 x_box_room = 49152;
+constexpr u32 b_phase_room = 12288;
+constexpr u32 b_box_room = 49152;
 constexpr int row_pixels = 29;  // from a pixel of a box to the one below it
-constexpr u32 y_row_bytes = 128;
-constexpr u32 y_box_bytes = tile_k * y_row_bytes;
-constexpr u32 y_bytes = tile_m / 64 * y_box_bytes;
-constexpr u32 stage_bytes = y_bytes + tile_boxes * x_box_room;
+constexpr u32 stage_bytes = a_tile_bytes + tile_boxes * b_box_room;
 constexpr u32 full_barriers = stages * stage_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
@@ -255,7 +256,7 @@ __device__ __forceinline__ int first_of(int share) { return share * (steps / sha
 __device__ __forceinline__ u32 part_place(int part) {
   const int r = part / 3 % 3;
   const int s = part % 3;
-  return (r % 2 * 2 + s % 2) * x_phase_room + (r / 2 * row_pixels + s / 2) * x_row_bytes;
+  return (r % 2 * 2 + s % 2) * b_phase_room + (r / 2 * row_pixels + s / 2) * b_row_bytes;
 }
 
 // w[k, r, s, c] before the epilogue: the pixels that its tap reads, and nothing else.
@@ -285,8 +286,8 @@ __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16
 
 extern "C" __global__ __launch_bounds__(512, 1)
 void convgen_tma_wgrad_halo(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap a_map,
     float* __restrict__ partials
 ) {
   extern __shared__ u8 shared_memory[];
@@ -294,8 +295,8 @@ void convgen_tma_wgrad_halo(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&a_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
@@ -322,8 +323,8 @@ void convgen_tma_wgrad_halo(
     u32 parity = 1;  // all stages are free
     for (int step = first_step; step < end_step; ++step) {
       const u32 full = base + full_barriers + 8 * stage;
-      const u32 y_tile = base + stage * stage_bytes;
-      const u32 x_tile = y_tile + y_bytes;
+      const u32 a_tile = base + stage * stage_bytes;
+      const u32 b_tile = a_tile + a_tile_bytes;
       const int pixel = step * tile_k;
       const int n = pixel / 841;
       const int p = (pixel / 29) % 29;
@@ -331,12 +332,12 @@ void convgen_tma_wgrad_halo(
       const int in_h = ((pixel / 29) % 29) * 2 - 1;
       const int in_w = (pixel % 29) * 2 - 1;
       mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-      mbarrier_arrive_expect_tx(full, y_bytes + tile_boxes * (phases * x_box_bytes));
-      tma_load_im2col_4d(y_tile, &y_map, full, first_k, q, p, n, u16(0), u16(0));
+      mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * (phases * b_box_bytes));
+      tma_load_im2col_4d(a_tile, &a_map, full, first_k, q, p, n, u16(0), u16(0));
       const int box = first_box;
       const int c = first_c + box % channel_blocks * span;
       for (int phase = 0; phase < phases; ++phase) {
-        tma_load_im2col_4d(x_tile + phase * x_phase_room, &x_map, full, c, in_w, in_h, n, u16(phase % 2), u16(phase / 2));
+        tma_load_im2col_4d(b_tile + phase * b_phase_room, &b_map, full, c, in_w, in_h, n, u16(phase % 2), u16(phase / 2));
       }
       if (++stage == stages) {
         stage = 0;
@@ -356,16 +357,16 @@ void convgen_tma_wgrad_halo(
     int previous = -1;
     for (int step = first_step; step < end_step; ++step) {
       mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-      const u32 y_tile = base + stage * stage_bytes;
-      const u32 x_tile = base + stage * stage_bytes + y_bytes;
+      const u32 a_tile = base + stage * stage_bytes;
+      const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
         for (int j = 0; j < parts; ++j) {
           wgmma_m64n64k16_f32_f16_f16<1, 1>(
-              acc[j], wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
-              wgmma_descriptor(x_tile + part_place(consumer * parts + j) + k * (16 * x_row_bytes), x_row_bytes, 8 * x_row_bytes, x_swizzle),
+              acc[j], wgmma_descriptor(a_tile + k * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
+              wgmma_descriptor(b_tile + part_place(consumer * parts + j) + k * (16 * b_row_bytes), b_row_bytes, 8 * b_row_bytes, b_swizzle),
               step != first_step || k > 0);
         }
       }

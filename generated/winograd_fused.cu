@@ -21,8 +21,8 @@
 // target   sm_90a
 // launch   convgen_winograd_fused_filter: 96 blocks of 128 threads
 // launch   convgen_winograd_fused: blocks of 384 threads, 1 per SM, at most 3136 in all, 230472 bytes of shared memory
-// map      x_map: x of 64 x 224 x 224 x 8 f16, tiled: boxes of 64 x 36 x 6 x 1, every 1 4 1 1, 128-byte swizzle
-// map      w_map: workspace.u of 64 x 64 x 12 f16, tiled: boxes of 64 x 64 x 4, 128-byte swizzle
+// map      a_map: x of 64 x 224 x 224 x 8 f16, tiled: boxes of 64 x 36 x 6 x 1, every 1 4 1 1, 128-byte swizzle
+// map      b_map: workspace.u of 64 x 64 x 12 f16, tiled: boxes of 64 x 64 x 4, 128-byte swizzle
 // F(2, 3) along rows of the filter
 
 using u8 = unsigned char;
@@ -228,8 +228,8 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //
 // A filter row's three taps come as four points, U = G w.  Two neighboring outputs read four pixels d of a row, whose
 // points are V = B^T d; the products of V and U are summed over filter rows and channels, in four accumulators, M, and
-// the outputs are A^T M.  Pixels are halved before they are added, so that the sum of two cannot overflow; G's rows
-// are scaled down likewise, and A^T's columns take both back.
+// the outputs are A^T M.  V is operand A, made of the x that a_map brings; U is B.  Pixels are halved before they are
+// added, so that the sum of two cannot overflow; G's rows are scaled down likewise, and A^T's columns take both back.
 //
 // A quad is four neighboring outputs of a row.  Rows g and g + 8 of a warp's fragment of V are the first and the second
 // two outputs of a quad: a lane makes both from six pixels of the halo tile, which lies in shared memory in four phases,
@@ -323,8 +323,8 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_winograd_fused(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
     const u16* __restrict__ w,
     f16* __restrict__ y,
     const float* __restrict__ operand_b,
@@ -338,8 +338,8 @@ void convgen_winograd_fused(
   const int workers = gridDim.x / channel_tiles;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, 4);
@@ -359,7 +359,7 @@ void convgen_winograd_fused(
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R; ++i) {
         const u32 tap_weights = base + weights + i * weight_box_bytes;
-        tma_load_tile_3d(tap_weights, &w_map, base + weights_barrier, i / R * tile_k, k0, i % R * points);
+        tma_load_tile_3d(tap_weights, &b_map, base + weights_barrier, i / R * tile_k, k0, i % R * points);
       }
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -372,10 +372,10 @@ void convgen_winograd_fused(
         const u32 full = base + full_barriers + 8 * stage;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
-        tma_load_tile_4d(halo_tile, &x_map, full, 0, q0 - 1, quad0 / quads - 1, n);
-        tma_load_tile_4d(halo_tile + phase_bytes, &x_map, full, 0, q0, quad0 / quads - 1, n);
-        tma_load_tile_4d(halo_tile + 2 * phase_bytes, &x_map, full, 0, q0 + 1, quad0 / quads - 1, n);
-        tma_load_tile_4d(halo_tile + 3 * phase_bytes, &x_map, full, 0, q0 + 2, quad0 / quads - 1, n);
+        tma_load_tile_4d(halo_tile, &a_map, full, 0, q0 - 1, quad0 / quads - 1, n);
+        tma_load_tile_4d(halo_tile + phase_bytes, &a_map, full, 0, q0, quad0 / quads - 1, n);
+        tma_load_tile_4d(halo_tile + 2 * phase_bytes, &a_map, full, 0, q0 + 1, quad0 / quads - 1, n);
+        tma_load_tile_4d(halo_tile + 3 * phase_bytes, &a_map, full, 0, q0 + 2, quad0 / quads - 1, n);
       }
     }
   } else {

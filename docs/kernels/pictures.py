@@ -111,7 +111,7 @@ def tma_wgrad(plan: Plan) -> Drawing:
         area, warps(plan, 4 * c.consumers), sizes_of(layout.shared_table[:3]),
         (
             ("x, y", "in global memory"), ("TMA", f"boxes of {c.tile_k} pixels of y, and of x under each tap"),
-            ("ring", f"{c.stages} stages"), ("wgmma", "MN-major operands; sums in registers"),
+            ("ring", f"{c.stages} stages of A (y) and B (x)"), ("wgmma", "MN-major operands; sums in registers"),
             ("sums", f"{of_a_cluster}of {c.slices} slices, in order"), ("w", ""),
         ),
     )  # fmt: skip
@@ -243,8 +243,8 @@ def stem_wgrad(plan: Plan) -> Drawing:
         area, warps(plan, 4 * c.consumers, "make vectors, ask for y"),
         rest_of(sizes_of(plan.layout.shared_table[:2]), plan.launch().shared_bytes),
         (
-            ("x, y", "in global memory"), ("TMA", "rows of y, each read once"),
-            ("builders", "x, element by element, into vectors of 8"),
+            ("x, y", "in global memory"), ("TMA", "A: rows of y, each read once"),
+            ("builders", "B: x, element by element, into vectors of 8"),
             ("lines", "vectors of neighboring pixels, for all output rows above them"),
             ("wgmma", "sums in registers"), ("sums", f"of {c.slices} slices, in order"), ("w", ""),
         ),

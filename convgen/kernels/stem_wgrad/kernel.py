@@ -23,7 +23,7 @@ from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.parts.window_sum import gradient_pointers
 from convgen.kernels.stem_wgrad import cost
 from convgen.kernels.stem_wgrad.config import Config
-from convgen.kernels.stem_wgrad.layout import VECTOR, Y_ROW_BYTES, Y_SPAN, Layout, room_for_ones
+from convgen.kernels.stem_wgrad.layout import A_ROW_BYTES, A_SPAN, VECTOR, Layout, room_for_ones
 from convgen.kernels.stem_wgrad.source import source
 from convgen.targets import Target
 
@@ -100,7 +100,7 @@ class StemWgrad(base.Kernel[Config, Layout]):
         problem, slices, sms, prepared = layout.problem, layout.config.slices, layout.target.sms, layout.prepared
         params = (
             Param("x", "pointer", "x", alignment=problem.x.element.bytes),
-            Param("y_map", "tensor_map", "y", _y_map(layout)),
+            Param("a_map", "tensor_map", "y", _a_map(layout)),
             Param("w", "pointer", "w") if layout.stores_w else gradient.PARTIALS,
             *(p.vector_param for p in gradient.y_sum_pointer(problem, slices) if layout.sums_y),
         )
@@ -121,14 +121,14 @@ class StemWgrad(base.Kernel[Config, Layout]):
         return source(plan, plan.layout)
 
 
-def _y_map(layout: Layout) -> TensorMap:
+def _a_map(layout: Layout) -> TensorMap:
     """Boxes of some pixels of an output row by 64 channels."""
     y = layout.prepared.problem.y
     channels, columns = y.extent("k"), layout.problem.output[1]
     pixel = (y.pitch or channels) * y.element.bytes
     return TensorMap(
         "y", "tiled", y.dtype, (channels, columns, layout.rows), (pixel, pixel * columns), (1, 1, 1),
-        box=(Y_SPAN, layout.config.tile_k, 1), swizzle=Y_ROW_BYTES,
+        box=(A_SPAN, layout.config.tile_k, 1), swizzle=A_ROW_BYTES,
     )  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def _layouts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[L
     def given(name: str, values: list[int]) -> list[int]:
         return [int(fixed[name])] if name in fixed else values
 
-    fitting = min(-(-problem.k // Y_SPAN) * Y_SPAN, WIDEST)
+    fitting = min(-(-problem.k // A_SPAN) * A_SPAN, WIDEST)
     shapes = product(given("tile.m", sorted({64, fitting})), given("warps.m", [4, 8, 12]), given("warps.n", [1, 2, 3]))
     for (m, warps_m, warps_n), depth in product(shapes, given("depth", [2, 3])):
         for k in given("tile.k", _pixels(problem.output[1])):

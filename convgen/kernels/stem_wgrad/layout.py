@@ -16,9 +16,9 @@ from convgen.kernels.stem_wgrad.config import Config
 #: Elements of a vector: the 16 bytes that wgmma reads at once along n.
 VECTOR, ELEMENT = 8, 2
 VECTOR_BYTES = VECTOR * ELEMENT
-#: y's channels of a box: wgmma's m, and the widest swizzle's span.
-Y_SPAN = 64
-Y_ROW_BYTES = Y_SPAN * ELEMENT
+#: y's channels of a box of A: wgmma's m, and the widest swizzle's span.
+A_SPAN = 64
+A_ROW_BYTES = A_SPAN * ELEMENT
 #: Threads that make vectors: of a warpgroup, all but the warp that asks for y.
 BUILDERS = 96
 
@@ -169,16 +169,16 @@ class Layout(base.Layout[Config]):
     # ---- shared memory, in bytes
 
     @property
-    def y_boxes(self) -> int:
-        return self.config.tile_m // Y_SPAN
+    def a_boxes(self) -> int:
+        return self.config.tile_m // A_SPAN
 
     @property
-    def y_box(self) -> int:
-        return self.config.tile_k * Y_ROW_BYTES
+    def a_box(self) -> int:
+        return self.config.tile_k * A_ROW_BYTES
 
     @property
     def stage(self) -> int:
-        return self.y_boxes * self.y_box
+        return self.a_boxes * self.a_box
 
     @property
     def barriers(self) -> int:
@@ -199,8 +199,8 @@ class Layout(base.Layout[Config]):
         """What shared memory holds, in order: what for, and how many times how many bytes."""
         c, lines = self.config, base.counted(self.phases, "line")
         return (
-            ("y", f"{c.stages} stages x {base.counted(self.y_boxes, 'box')} of {c.tile_k} pixels x {Y_ROW_BYTES}"),
-            ("x", f"{self.slots + self.copies} rows x {lines} of {self.columns} vectors x {VECTOR_BYTES}"),
+            ("A", f"{c.stages} stages x {base.counted(self.a_boxes, 'box')} of {c.tile_k} pixels x {A_ROW_BYTES}"),
+            ("B", f"{self.slots + self.copies} rows x {lines} of {self.columns} vectors x {VECTOR_BYTES}"),
             ("barriers", f"{2 * (c.stages + c.depth)} x 8"),
         )
 

@@ -8,7 +8,7 @@ from convgen.kernels.parts import gradient
 from convgen.kernels.parts.elementwise import window_formulas
 from convgen.kernels.parts.lowering import index_type, linear
 from convgen.kernels.parts.window_sum import filter_sum, gradient_pointers
-from convgen.kernels.stem_wgrad.layout import BUILDERS, VECTOR_BYTES, Y_ROW_BYTES, Y_SPAN, Layout
+from convgen.kernels.stem_wgrad.layout import A_ROW_BYTES, A_SPAN, BUILDERS, VECTOR_BYTES, Layout
 
 #: One, by type.
 ONE = {"f16": "0x3c00", "bf16": "0x3f80"}
@@ -28,8 +28,8 @@ def source(plan: Plan, layout: Layout) -> str:
         layout=layout,
         launch=plan.launch(),
         builders=BUILDERS,
-        y_span=Y_SPAN,
-        y_row_bytes=Y_ROW_BYTES,
+        a_span=A_SPAN,
+        a_row_bytes=A_ROW_BYTES,
         vector_bytes=VECTOR_BYTES,
         in_type=x.dtype,
         index=index,

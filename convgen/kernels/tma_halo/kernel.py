@@ -27,7 +27,7 @@ from convgen.kernels.tma_halo import cost
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.constraints import illegal
 from convgen.kernels.tma_halo.layout import Layout
-from convgen.kernels.tma_halo.maps import w_param, x_maps
+from convgen.kernels.tma_halo.maps import a_maps, b_param
 from convgen.kernels.tma_halo.source import source
 from convgen.kernels.tma_halo.space import FOLDS, demands, space
 from convgen.targets import Target
@@ -89,7 +89,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
     def plan(self, layout: Layout) -> Plan:
         problem, config, prepared = layout.read, layout.config, layout.prepared
         factors = [
-            *(Param(name, "tensor_map", "x", map) for name, map in x_maps(layout).values()), w_param(problem, config)
+            *(Param(name, "tensor_map", "x", map) for name, map in a_maps(layout).values()), b_param(problem, config)
         ]  # fmt: skip
         # of sums that have to be made once more: x and w as they were given
         x, w = ([p.param] if layout.spoils else [] for p in factor_pointers(problem))

@@ -55,7 +55,7 @@ def output_channels_inside(problem: ConvProblem) -> bool:
     return math.gcd(problem.k, w.pitch or 0) % 8 == 0 and lies_as(w, ("c", *problem.spatial.filter, "k"))
 
 
-def w_columns(problem: ConvProblem, config: Config) -> bool:
+def b_columns(problem: ConvProblem, config: Config) -> bool:
     """Whether the filters of the problem as it is read are multiplied with their output channels contiguous."""
     return not config.fills and output_channels_inside(problem)
 
@@ -225,9 +225,9 @@ class Layout(RingLayout[Config]):
         return assignment(self.problem)
 
     @property
-    def w_columns(self) -> bool:
+    def b_columns(self) -> bool:
         """Whether wgmma takes the filters with their output channels contiguous, not their input channels."""
-        return w_columns(self.read, self.config)
+        return b_columns(self.read, self.config)
 
     @property
     def last_products(self) -> int:
@@ -326,7 +326,7 @@ class Layout(RingLayout[Config]):
     @property
     def weight_box(self) -> int:
         """A tap's input channels of a block, for a tile's output channels, or for whole boxes of contiguous ones."""
-        return (self.column_boxes * COLUMNS_BOX if self.w_columns else self.config.tile_n) * self.span
+        return (self.column_boxes * COLUMNS_BOX if self.b_columns else self.config.tile_n) * self.span
 
     @property
     def column_boxes(self) -> int:

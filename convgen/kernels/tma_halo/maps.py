@@ -1,4 +1,4 @@
-"""The tensor maps of x and w."""
+"""The tensor maps of A and B: of x and w."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.hopper import COLUMNS_BOX
 from convgen.kernels.tma_halo.config import Config
-from convgen.kernels.tma_halo.layout import Layout, w_columns
+from convgen.kernels.tma_halo.layout import Layout, b_columns
 
 
-def x_maps(layout: Layout) -> dict[int, tuple[str, TensorMap]]:
-    """A map, and its parameter's name, for each height that a phase may have."""
+def a_maps(layout: Layout) -> dict[int, tuple[str, TensorMap]]:
+    """Of x: a map, and its parameter's name, for each height that a phase may have."""
     problem, config, halo, (d, h, w) = layout.read, layout.config, layout.halo, layout.windows
     c, e = problem.c, problem.x.element.bytes
     pixel = (problem.x.pitch or c) * e
@@ -26,7 +26,7 @@ def x_maps(layout: Layout) -> dict[int, tuple[str, TensorMap]]:
     heights = sorted({phase.height for phase in halo.phases})
     return {
         height: (
-            "x_map" if len(heights) == 1 else f"x_map_{height}",
+            "a_map" if len(heights) == 1 else f"a_map_{height}",
             TensorMap(
                 "x", "tiled", problem.x.dtype, extents,
                 tuple(pixel * step for step in itertools.accumulate(extents[1:-1], operator.mul, initial=1)),
@@ -40,17 +40,17 @@ def x_maps(layout: Layout) -> dict[int, tuple[str, TensorMap]]:
     }  # fmt: skip
 
 
-def w_param(problem: ConvProblem, config: Config) -> Param:
-    """w by its tensor map, or as a pointer where the consumers lay filters out themselves."""
+def b_param(problem: ConvProblem, config: Config) -> Param:
+    """B: w by its tensor map, or as a pointer where the consumers lay filters out themselves."""
     if config.fills:
         return Param("w", "pointer", "w", alignment=problem.w.element.bytes * filter_vector(problem.w))
-    return Param("w_map", "tensor_map", "w", _w_map(problem, config))
+    return Param("b_map", "tensor_map", "w", _b_map(problem, config))
 
 
-def _w_map(problem: ConvProblem, config: Config) -> TensorMap:
+def _b_map(problem: ConvProblem, config: Config) -> TensorMap:
     """Boxes of a tap's input channels by a tile's output channels, or of as many by 64 where these are contiguous."""
     c, e, taps = problem.c_per_group, problem.w.element.bytes, problem.taps
-    if w_columns(problem, config):
+    if b_columns(problem, config):
         tap = (problem.w.pitch or problem.k) * e
         return TensorMap(
             "w", "tiled", problem.w.dtype, (problem.k, taps, problem.w.extent("c")), (tap, taps * tap), (1, 1, 1),

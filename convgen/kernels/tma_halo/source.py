@@ -21,7 +21,7 @@ from convgen.kernels.parts.window_sum import WindowSum, fragment_place, look, wi
 from convgen.kernels.tma_halo.filters import filters
 from convgen.kernels.tma_halo.halo import depth, phased, windows
 from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, y_channels_last
-from convgen.kernels.tma_halo.maps import x_maps
+from convgen.kernels.tma_halo.maps import a_maps
 
 #: Products of the loops over taps that are unrolled: 100 take ptxas 2 s, 196 take 9, and spill where they are more.
 MOST_UNROLLED = 64
@@ -49,8 +49,8 @@ def source(plan: Plan, layout: Layout) -> str:
         last_k=problem.k - 1,
         weight_readers=config.shares * plan.launch().cluster,
         y=problem.y,
-        w_columns=layout.w_columns,
-        wide_boxes=layout.w_columns and config.tile_n % COLUMNS_BOX > 0,
+        b_columns=layout.b_columns,
+        wide_boxes=layout.b_columns and config.tile_n % COLUMNS_BOX > 0,
         columns_box=COLUMNS_BOX,
         column_boxes=layout.column_boxes,
         depth=deep,
@@ -234,7 +234,7 @@ class Load:
 
 def _loads(layout: Layout) -> list[Load]:
     _, h, w = layout.windows
-    maps = x_maps(layout)
+    maps = a_maps(layout)
     return [
         Load(
             maps[phase.height][0],

@@ -51,12 +51,12 @@ def time(layout: Layout) -> float:
     each = product(layout.part_columns, r.shared_wait) * r.mma
     mma = c.tile_k / 16 * (c.tile_m / 64) * c.warps_n * layout.parts * each
     saved = 1 - r.multicast * (1 - 1 / c.cluster)
-    y_rows = layout.y_boxes * c.tile_k * (saved if c.shared == "a" else 1)
-    x_rows = layout.tile_boxes * layout.phases * (c.tile_k + layout.reach) * (saved if c.shared == "b" else 1)
-    y_pitch, x_pitch = pitches(layout)
-    rows = y_rows * loading(layout.y_box // c.tile_k, y_pitch, 0.0, r.ragged)
-    rows += x_rows * loading(layout.span, x_pitch, 0.0, r.ragged)
-    brought = layout.y_boxes * layout.y_box + layout.tile_boxes * layout.phases * layout.x_box
+    a_rows = layout.a_boxes * c.tile_k * (saved if c.shared == "a" else 1)
+    b_rows = layout.tile_boxes * layout.phases * (c.tile_k + layout.reach) * (saved if c.shared == "b" else 1)
+    a_pitch, b_pitch = pitches(layout)
+    rows = a_rows * loading(layout.a_box // c.tile_k, a_pitch, 0.0, r.ragged)
+    rows += b_rows * loading(layout.span, b_pitch, 0.0, r.ragged)
+    brought = layout.a_boxes * layout.a_box + layout.tile_boxes * layout.phases * layout.b_box
     load = max(brought / r.l2, rows * r.row)
     ring = (r.latency + load) / max(c.stages - r.stages_held, 0.25)
     blocks = layout.tiles * layout.shares
@@ -84,7 +84,7 @@ def added(layout: Layout) -> float:
 
 
 def pitches(layout: Layout) -> tuple[int, int]:
-    """Bytes from a pixel to the next, of y and of x as they are read."""
+    """Bytes from a pixel to the next, of A (y) and of B (x) as they are read."""
     problem = layout.gemm.problem
     return (problem.y.pitch or problem.k) * ELEMENT, (problem.x.pitch or problem.c) * ELEMENT
 

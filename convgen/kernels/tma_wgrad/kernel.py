@@ -1,9 +1,9 @@
 """tma_wgrad: the gradient of the filter on Hopper, fed by TMA's im2col mode.
 
-gemm_m runs over y's channels, gemm_n over taps and x's channels, gemm_k over y's pixels.  One producer thread asks TMA
-for a step's pixels of y, and for each tap and block of channels for the pixels of x under it; consumer warpgroups
-multiply them with wgmma, whose operands are both contiguous along m and n.  The filter is small and the pixels are
-many: blocks share them, and their sums are added in a fixed order.
+A is y, B is x, C is w: gemm_m runs over y's channels, gemm_n over taps and x's channels, gemm_k over y's pixels.  One
+producer thread asks TMA for a step's pixels of y, and for each tap and block of channels for the pixels of x under it;
+consumer warpgroups multiply them with wgmma, whose operands are both contiguous along m and n.  The filter is small and
+the pixels are many: blocks share them, and their sums are added in a fixed order.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from convgen.ir.plan import Launch, Param, TensorMap, Workspace
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import gradient
 from convgen.kernels.parts.window_sum import gradient_pointers
-from convgen.kernels.tma_wgrad.layout import Y_SPAN, Layout
+from convgen.kernels.tma_wgrad.layout import A_SPAN, Layout
 
 
 def _strides(tensor: Tensor, dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -32,7 +32,25 @@ def longer(layout: Layout) -> tuple[list[TmaAxis], list[TmaAxis]]:
     return of_x, of_y
 
 
-def x_map(layout: Layout) -> TensorMap:
+def a_map(layout: Layout) -> TensorMap:
+    """Boxes of a step's pixels by 64 channels: of y as the matrix [pixels, channels]; where rows are walked that are
+    longer than y's, in im2col mode, which brings zeros there."""
+    config, problem = layout.config, layout.gemm.problem
+    y, rank = problem.y, problem.rank
+    channels, span = y.extent("k"), A_SPAN * y.element.bytes
+    if not layout.shared_axes:
+        dims: tuple[int, ...] = (channels, layout.pixels)
+        pixels = layout.part_pixels if config.shared == "a" else config.tile_k
+        return TensorMap("y", "tiled", y.dtype, dims, _strides(y, dims), (1, 1), box=(A_SPAN, pixels),
+                         swizzle=span)  # fmt: skip
+    dims, axes = (channels, *problem.output[::-1], problem.n), longer(layout)[1][::-1]
+    return TensorMap(
+        "y", "im2col", y.dtype, dims, _strides(y, dims), (1,) * (rank + 2), lower=(0,) * rank,
+        upper=tuple(a.upper for a in axes), channels=A_SPAN, pixels=config.tile_k, swizzle=span,
+    )  # fmt: skip
+
+
+def b_map(layout: Layout) -> TensorMap:
     """Boxes of a step's pixels by `span` channels: of x in im2col mode, or of the matrix [pixels, channels] that a
     pointwise convolution has."""
     g, config = layout.gemm, layout.config
@@ -50,30 +68,12 @@ def x_map(layout: Layout) -> TensorMap:
     )  # fmt: skip
 
 
-def y_map(layout: Layout) -> TensorMap:
-    """Boxes of a step's pixels by 64 channels: of the matrix [pixels, channels]; where rows are walked that are longer
-    than y's, in im2col mode, which brings zeros there."""
-    config, problem = layout.config, layout.gemm.problem
-    y, rank = problem.y, problem.rank
-    channels, span = y.extent("k"), Y_SPAN * y.element.bytes
-    if not layout.shared_axes:
-        dims: tuple[int, ...] = (channels, layout.pixels)
-        pixels = layout.part_pixels if config.shared == "a" else config.tile_k
-        return TensorMap("y", "tiled", y.dtype, dims, _strides(y, dims), (1, 1), box=(Y_SPAN, pixels),
-                         swizzle=span)  # fmt: skip
-    dims, axes = (channels, *problem.output[::-1], problem.n), longer(layout)[1][::-1]
-    return TensorMap(
-        "y", "im2col", y.dtype, dims, _strides(y, dims), (1,) * (rank + 2), lower=(0,) * rank,
-        upper=tuple(a.upper for a in axes), channels=Y_SPAN, pixels=config.tile_k, swizzle=span,
-    )  # fmt: skip
-
-
 def launches(layout: Layout) -> tuple[Launch, ...]:
     g, config, problem = layout.gemm, layout.config, layout.problem
     entry = f"convgen_{problem.name}"
     params = (
-        Param("x_map", "tensor_map", "x", x_map(layout)),
-        Param("y_map", "tensor_map", "y", y_map(layout)),
+        Param("b_map", "tensor_map", "x", b_map(layout)),
+        Param("a_map", "tensor_map", "y", a_map(layout)),
         Param("w", "pointer", "w") if layout.stores_w else gradient.PARTIALS,
         *(p.vector_param for p in gradient.y_sum_pointer(layout.problem, layout.shares * layout.y_parts)),
     )

@@ -13,8 +13,8 @@ from convgen.kernels.parts.window_axis import ONE, WindowAxis
 from convgen.kernels.tma_wgrad.config import Config
 from convgen.kernels.tma_wgrad.gemm import Gemm
 
-#: y's channels of a box: wgmma's m, and the widest swizzle's span.
-Y_SPAN = 64
+#: y's channels of a box of A: wgmma's m, and the widest swizzle's span.
+A_SPAN = 64
 ELEMENT = 2  # bytes of a factor's
 
 
@@ -168,31 +168,31 @@ class Layout(base.Layout[Config]):
         return self.gemm.walked(self.shared_axes) != self.gemm.problem.output
 
     @property
-    def x_box(self) -> int:
+    def b_box(self) -> int:
         """That TMA brings, of a phase."""
         return (self.config.tile_k + self.reach) * self.span
 
     @property
     def phase_room(self) -> int:
         """Of a phase of a box: the next begins where a swizzle does."""
-        return aligned(self.x_box)
+        return aligned(self.b_box)
 
     @property
-    def x_room(self) -> int:
+    def b_room(self) -> int:
         """Of a box of x."""
         return self.phases * self.phase_room
 
     @property
-    def y_box(self) -> int:
-        return self.config.tile_k * Y_SPAN * ELEMENT
+    def a_box(self) -> int:
+        return self.config.tile_k * A_SPAN * ELEMENT
 
     @property
-    def y_boxes(self) -> int:
-        return self.config.tile_m // Y_SPAN
+    def a_boxes(self) -> int:
+        return self.config.tile_m // A_SPAN
 
     @cached_property
     def stage(self) -> int:
-        return self.y_boxes * self.y_box + self.tile_boxes * self.x_room
+        return self.a_boxes * self.a_box + self.tile_boxes * self.b_room
 
     @property
     def sums(self) -> int:
@@ -220,10 +220,10 @@ class Layout(base.Layout[Config]):
     def shared_table(self) -> tuple[tuple[str, str], ...]:
         """What shared memory holds, in order: what for, and how many times how many bytes."""
         c = self.config
-        y_boxes, x_boxes = base.counted(self.y_boxes, "box"), base.counted(self.tile_boxes * self.phases, "box")
+        a_boxes, b_boxes = base.counted(self.a_boxes, "box"), base.counted(self.tile_boxes * self.phases, "box")
         rows = [
-            ("y", f"{c.stages} stages x {y_boxes} of {c.tile_k} pixels x {Y_SPAN * ELEMENT}"),
-            ("x", f"{c.stages} stages x {x_boxes} of {c.tile_k + self.reach} pixels x {self.span}"),
+            ("A", f"{c.stages} stages x {a_boxes} of {c.tile_k} pixels x {A_SPAN * ELEMENT}"),
+            ("B", f"{c.stages} stages x {b_boxes} of {c.tile_k + self.reach} pixels x {self.span}"),
         ]
         if self.ones:
             rows.append(("ones", f"8 columns x {self.ones // 8}"))

@@ -14,7 +14,7 @@ from convgen.kernels.parts import gradient, lowering
 from convgen.kernels.parts.hopper import SWIZZLE_FIELD, register_split
 from convgen.kernels.parts.window_axis import WindowAxis
 from convgen.kernels.parts.window_sum import filter_sum, gradient_pointers
-from convgen.kernels.tma_wgrad.layout import ELEMENT, Y_SPAN, Layout
+from convgen.kernels.tma_wgrad.layout import A_SPAN, ELEMENT, Layout
 
 #: Why sums are looked at.
 SPOILS = "a zero around y's rows makes a NaN of an infinity or NaN of x"
@@ -35,8 +35,8 @@ def source(plan: Plan, layout: Layout) -> str:
         y_sum=gradient.y_sum(layout.problem),
         prepare=g.prepared.kernel,
         gemm=g,
-        y_span=Y_SPAN,
-        y_row_bytes=Y_SPAN * ELEMENT,
+        a_span=A_SPAN,
+        a_row_bytes=A_SPAN * ELEMENT,
         ones_words=layout.ones // 4,
         consumers_m=config.warps_m // 4,
         own_fragments=config.own_rows // 64,
@@ -123,8 +123,8 @@ def _part_place(layout: Layout) -> list[str]:
         row_phase += f" * {len(w.phases)}"
     phase = " + ".join(filter(None, (row_phase, column_phase)))
     shift = " + ".join(filter(None, (row_shift and f"{row_shift} * row_pixels", column_shift)))
-    box = (f"part / {of_box} * x_box_room" if of_box > 1 else "part * x_box_room") if layout.tile_boxes > 1 else ""
-    terms = (box, phase and f"({phase}) * x_phase_room", shift and f"({shift}) * x_row_bytes")
+    box = (f"part / {of_box} * b_box_room" if of_box > 1 else "part * b_box_room") if layout.tile_boxes > 1 else ""
+    terms = (box, phase and f"({phase}) * b_phase_room", shift and f"({shift}) * b_row_bytes")
     return [*lines, f"return {' + '.join(filter(None, terms)) or '0'};"]
 
 

@@ -78,8 +78,8 @@ class WinogradFused(base.Kernel[Config, Layout]):
         prepared = layout.prepared
         x, w = (pointer.param for pointer in factor_pointers(layout.problem))
         params = (
-            *prepared.params((layout.x_map,)),
-            layout.u_map,
+            *prepared.params((layout.a_map,)),
+            layout.b_map,
             w,
             Param("y", "pointer", "y"),
             *operand_tiles.pointers(layout.read),

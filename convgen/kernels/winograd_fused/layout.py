@@ -142,7 +142,7 @@ class Layout(RingLayout[Config]):
         return (Workspace(U, self.u.bytes), *self.prepared.workspaces)
 
     @property
-    def x_map(self) -> Param:
+    def a_map(self) -> Param:
         """Boxes of a phase: every fourth pixel of a row."""
         p, size, (h, w) = self.read, self.read.x.element.bytes, windows(self.read)
         pixel = (p.x.pitch or p.c) * size
@@ -151,10 +151,10 @@ class Layout(RingLayout[Config]):
             (pixel, pixel * w.extent, pixel * w.extent * h.extent), (1, QUAD, 1, 1),
             box=(self.config.tile_k, self.halo.width * QUAD, self.halo.tallest, 1), swizzle=self.span,
         )  # fmt: skip
-        return Param("x_map", "tensor_map", "x", tensor_map)
+        return Param("a_map", "tensor_map", "x", tensor_map)
 
     @property
-    def u_map(self) -> Param:
+    def b_map(self) -> Param:
         """Boxes of a filter row's points, by a tile's output channels, by a block of input channels."""
         row = self.channels * self.u.element.bytes
         tensor_map = TensorMap(
@@ -162,7 +162,7 @@ class Layout(RingLayout[Config]):
             (row, row * self.problem.k), (1, 1, 1),
             box=(self.config.tile_k, self.config.tile_n, POINTS // self.config.cluster), swizzle=self.span,
         )  # fmt: skip
-        return Param("w_map", "tensor_map", U, tensor_map)
+        return Param("b_map", "tensor_map", U, tensor_map)
 
 
 def layout_of(problem: ConvProblem, target: Target, config: Config) -> Layout:

@@ -46,7 +46,7 @@ def source(plan: Plan, layout: Layout) -> str:
         last_k=problem.k - 1,
         weight_readers=config.shares * plan.launch().cluster,
         y=problem.y,
-        w_columns=False,
+        b_columns=False,
         wide_boxes=False,
         halo_readers=4 * config.shares,
         depth=None,
@@ -108,7 +108,7 @@ def _loads(layout: Layout) -> list[Load]:
     found = []
     for i, phase in enumerate(layout.halo.phases):
         first, start = w.lower + phase.w, "phase_bytes" if i == 1 else f"{i} * phase_bytes" if i else 0
-        found.append(Load("x_map", start, affine("q0", 1, first) if layout.strips > 1 else str(first), row))
+        found.append(Load("a_map", start, affine("q0", 1, first) if layout.strips > 1 else str(first), row))
     return found
 
 
