@@ -108,6 +108,10 @@ __device__ __forceinline__ f16 cvt_f16_f32(float v) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
+// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
+// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
 // `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
@@ -151,7 +155,7 @@ void convgen_tma_plain_3x3(
 ) {
   // shared memory: a tile of x, a tile of w, and the barrier at which their bytes arrive
   extern __shared__ u8 shared_memory[];
-  const u32 x_tile = (shared_address(shared_memory) + 1023) & ~1023u;  // the swizzle looks at absolute addresses
+  const u32 x_tile = swizzle_base(shared_memory);
   const u32 w_tile = x_tile + x_tile_bytes;
   const u32 barrier = w_tile + w_tile_bytes;
   if (threadIdx.x == 0) {

@@ -223,6 +223,10 @@ __device__ __forceinline__ u32 cvt_bf16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
+// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
+// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
 // `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
@@ -357,7 +361,7 @@ void convgen_winograd_fused_streamed(
     const bf16* __restrict__ x
 ) {
   extern __shared__ u8 shared_memory[];
-  const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
+  const u32 base = swizzle_base(shared_memory);
   const int warpgroup = threadIdx.x / 128;
   const int rank = cluster_ctarank();
   const int k0 = blockIdx.x / cluster % channel_tiles * tile_channels;
