@@ -95,7 +95,8 @@ def layers(args: argparse.Namespace) -> Iterator[tuple[ConvProblem, int]]:
     for n in args.batch:
         for problem in of_suite(args.suite, n):
             if problem.name in args.only:
-                yield (in_planes(problem) if args.layout == "nchw" else problem), LAYERS.get(problem.name, 1)
+                laid_out = in_planes(problem, problem.x.dtype) if args.layout == "nchw" else problem
+                yield laid_out, LAYERS.get(problem.name, 1)
 
 
 def shaped_like_y(problem: ConvProblem) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
@@ -82,6 +82,10 @@ def serving(problem: ConvProblem, target: Target) -> list[str]:
 #: What yields where the epilogue's operands need shared memory, too, or threads: in this order.  The tile does not: the
 #: cost model, free to choose all options, finds faster configurations than with the rest of such a tile.
 YIELDING = ((), ("stages",), ("stages", "blocks"))
+#: How much longer a configuration that yields may be expected to take than it did without the epilogue, the operands'
+#: bytes counted.  Beyond, what the models choose was faster on each of five layers; where less is expected to be lost,
+#: it is no better than what was measured (docs/decisions/tuning.md).
+MOST_LOST = 1.3
 
 
 def tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None) -> Choice | None:
@@ -114,5 +118,15 @@ def _legal(tuned: database.Tuned, problem: ConvProblem, target: Target) -> Choic
     for yielding in YIELDING if tuned.left_out else YIELDING[:1]:
         options = {name: value for name, value in tuned.options.items() if name not in yielding}
         if not chosen.obstacles(problem, target, options):
-            return Choice(chosen, options, tuned.reason, {})
+            without = yielding and tuned.left_out == database.THE_EPILOGUE
+            lost = without and _expected(problem, target, chosen, options, tuned.options) > MOST_LOST
+            return None if lost else Choice(chosen, options, tuned.reason, {})
     return None
+
+
+def _expected(problem: ConvProblem, target: Target, chosen: Strategy, options: Options, tuned: Options) -> float:
+    """How many times longer the cost model expects options to take than what was tuned did without the epilogue, and
+    the epilogue's bytes."""
+    plain = replace(problem, epilogue=None)
+    us = (problem.min_bytes - plain.min_bytes) / target.gpu.memory.per_second * 1e6
+    return chosen.estimate(problem, target, options) / (chosen.estimate(plain, target, tuned) + us)

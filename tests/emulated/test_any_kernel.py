@@ -38,14 +38,14 @@ def check_call(case: Case, seed: int) -> None:
 
 
 @pytest.mark.parametrize("kernel", OF_KERNEL)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(data=st.data(), seed=SEEDS)
 def test_any_call(kernel: str, data: st.DataObject, seed: int) -> None:
     check_call(data.draw(cases(kernel)), seed)
 
 
 @pytest.mark.parametrize("kernel", OF_KERNEL)
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(data=st.data(), seed=SEEDS)
 def test_infinities_and_nans_stay_in_their_windows(kernel: str, data: st.DataObject, seed: int) -> None:
     problem, strategy = data.draw(bare_problems(kernel)), ROWS[kernel].strategy

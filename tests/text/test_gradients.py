@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convgen
@@ -183,6 +183,7 @@ def test_a_long_chain_of_squares_is_a_spec() -> None:
         assert "saved_t0" in convgen.gradient(chain("T * T", length), after="a")
 
 
+@settings(max_examples=30)
 @given(data=st.data())
 def test_drawn_epilogues_have_the_derivatives_of_differences(data: st.DataObject) -> None:
     """Of smooth functions, of which any may read each value before it."""

@@ -92,7 +92,7 @@ def bias(draw, result):
 # ---- brute force -------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problems(work=1500, epilogues=bias, paddings=tuple(Padding)))
 def test_matrix_view_is_the_loop_nest(problem):
     """fprop, dgrad, wgrad, im2col, col2im: as derived, simplified, and with symbolic geometry."""

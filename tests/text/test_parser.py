@@ -376,7 +376,7 @@ def errors_of(text: str) -> tuple[Diagnostic, ...]:
     return ()
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.sampled_from(EDITED), st.data())
 def test_a_word_that_is_wrong_has_no_consequences_elsewhere(spec, data):
     """Errors are in its line, or in the next, where the parser finds out.

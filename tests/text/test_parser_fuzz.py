@@ -58,7 +58,7 @@ def mutated(draw) -> str:
     return "".join(parts)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(mutated(), st.one_of(st.none(), st.integers(-(2**70), 2**70)))
 def test_mutated_specs(text, n):
     holds(text, defines=None if n is None else {"n": n})

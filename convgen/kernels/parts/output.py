@@ -228,7 +228,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
         values[t.name] = f"{name}[e]"
         if common >= run:
             lines = load_run(t.dtype, name, f"operand_{t.name} + {bracket(text(at))}", run)
-            if along.role == "channels" and _is_of_channels(problem, t):
+            if along.role == "channels" and is_of_channels(problem, t):
                 channels.append((t.name, tuple(lines)))
             else:
                 loads += lines
@@ -272,7 +272,7 @@ def bracket(text: str) -> str:
     return text if text.isidentifier() else f"({text})"
 
 
-def _is_of_channels(problem: ConvProblem, t: Tensor) -> bool:
+def is_of_channels(problem: ConvProblem, t: Tensor) -> bool:
     """Whether an operand has a value for each channel alone.  Where there is one pixel, it may be the result's own
     array: threads without a pixel leave it alone."""
     return not {d for d in t.dims if t.extent(d) > 1} - {"k"} and not lowering.is_in_place(problem, t)

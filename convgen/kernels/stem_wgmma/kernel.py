@@ -21,7 +21,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, counted, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import line_cost, line_limits, line_source, lines
+from convgen.kernels.parts import line_cost, line_limits, line_source, lines, output
 from convgen.kernels.parts.mma import mma_obstacles
 from convgen.kernels.stem_wgmma.config import Config
 from convgen.targets import Target
@@ -149,8 +149,13 @@ class StemWgmma(base.Kernel[Config, Layout]):
 
 
 def _registers(layout: Layout) -> int:
-    """An estimate of the registers a thread needs."""
-    return layout.config.tile_n // 2 + 8 * layout.held_steps + 36
+    """An estimate of the registers a thread needs, in the loop and while it stores its two pixels: for both of them the
+    compiler reads operands by channel once, and all of them before the first is stored.  Too many would be spilled:
+    168 bytes made 87 us of a layer with a residual 140 (H100)."""
+    problem, tile_n = layout.problem, layout.config.tile_n
+    by_channel = sum(output.is_of_channels(problem, t) for t in problem.operands)
+    storing = by_channel * tile_n // 4 + 8 * (len(problem.operands) - by_channel) + 24
+    return tile_n // 2 + max(8 * layout.held_steps + 36, storing)
 
 
 KERNEL = StemWgmma()
