@@ -254,6 +254,9 @@ constexpr int tiles = 64;  // of pixels, all images
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+constexpr int producer_registers = 40;
+constexpr int consumer_registers = 232;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
 constexpr int stages = 2;  // halo tiles in flight, a ring
 
@@ -366,7 +369,7 @@ void convgen_tma_halo_fold(
   griddepcontrol_launch_dependents();
 
   if (warpgroup == consumers) {
-    setmaxnreg_dec<40>();
+    setmaxnreg_dec<producer_registers>();
     if (threadIdx.x == consumers * 128) {
       // ---- producer: halo tiles for each tile, rings in turn
       const int c0 = k0 / group_k * group_c;
@@ -388,7 +391,7 @@ void convgen_tma_halo_fold(
       }
     }
   } else {
-    setmaxnreg_inc<232>();
+    setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;

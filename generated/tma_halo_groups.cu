@@ -195,6 +195,9 @@ constexpr int tile_k = 32;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+constexpr int producer_registers = 40;
+constexpr int consumer_registers = 232;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
 constexpr int stages = 3;  // halo tiles in flight, a ring
 
@@ -268,7 +271,7 @@ void convgen_tma_halo_groups(
   griddepcontrol_launch_dependents();
 
   if (warpgroup == consumers) {
-    setmaxnreg_dec<40>();
+    setmaxnreg_dec<producer_registers>();
     if (threadIdx.x == consumers * 128) {
       // ---- producer: the weights once, then halo tiles for each tile, rings in turn
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
@@ -290,7 +293,7 @@ void convgen_tma_halo_groups(
       }
     }
   } else {
-    setmaxnreg_inc<232>();
+    setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;

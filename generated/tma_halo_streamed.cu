@@ -250,6 +250,9 @@ constexpr int tile_k = 64;  // input channels of a halo tile
 constexpr int channel_blocks = 8;
 // warpgroups of 128 threads; the producers' warpgroup comes after them
 constexpr int consumers = 2;
+// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+constexpr int producer_registers = 40;
+constexpr int consumer_registers = 232;
 constexpr int rings = 1;  // of stages: the consumers share each tile
 constexpr int stages = 3;  // halo tiles in flight, a ring
 constexpr int weight_stages = 4;  // taps of weights in flight, a ring
@@ -346,7 +349,7 @@ void convgen_tma_halo_streamed(
   griddepcontrol_launch_dependents();
 
   if (warpgroup == consumers) {
-    setmaxnreg_dec<40>();
+    setmaxnreg_dec<producer_registers>();
     if (threadIdx.x == consumers * 128) {
       // ---- producer of halo tiles: for each tile, rings in turn
       int turn = 0;
@@ -379,7 +382,7 @@ void convgen_tma_halo_streamed(
       }
     }
   } else {
-    setmaxnreg_inc<232>();
+    setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;

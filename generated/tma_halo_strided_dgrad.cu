@@ -248,6 +248,9 @@ constexpr int channel_blocks = 1;
 constexpr int last_products = 3;  // of 16 channels each: the last block has no more
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 3;
+// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+constexpr int producer_registers = 32;
+constexpr int consumer_registers = 160;
 constexpr int rings = 1;  // of stages: the consumers share each tile
 constexpr int stages = 2;  // halo tiles in flight, a ring
 
@@ -359,7 +362,7 @@ void convgen_tma_halo_strided_dgrad(
   griddepcontrol_launch_dependents();
 
   if (warpgroup == consumers) {
-    setmaxnreg_dec<32>();
+    setmaxnreg_dec<producer_registers>();
     if (threadIdx.x == consumers * 128) {
       // ---- producer: halo tiles for each tile, rings in turn
       const int c0 = k0 / group_k * group_c;
@@ -378,7 +381,7 @@ void convgen_tma_halo_strided_dgrad(
       }
     }
   } else {
-    setmaxnreg_inc<160>();
+    setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;

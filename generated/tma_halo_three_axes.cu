@@ -210,6 +210,9 @@ constexpr int channel_blocks = 1;
 constexpr int halos = channel_blocks * T;  // of a tile, one after the other
 // warpgroups of 128 threads; the producers' warpgroup comes after them
 constexpr int consumers = 2;
+// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+constexpr int producer_registers = 40;
+constexpr int consumer_registers = 232;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
 constexpr int stages = 2;  // halo tiles in flight, a ring
 constexpr int weight_stages = 6;  // taps of weights in flight, a ring
@@ -288,7 +291,7 @@ void convgen_tma_halo_three_axes(
   griddepcontrol_launch_dependents();
 
   if (warpgroup == consumers) {
-    setmaxnreg_dec<40>();
+    setmaxnreg_dec<producer_registers>();
     if (threadIdx.x == consumers * 128) {
       // ---- producer of halo tiles: for each tile, rings in turn
       int turn = 0;
@@ -325,7 +328,7 @@ void convgen_tma_halo_three_axes(
       }
     }
   } else {
-    setmaxnreg_inc<232>();
+    setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;

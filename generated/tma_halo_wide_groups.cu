@@ -233,6 +233,9 @@ constexpr int tile_k = 64;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producers' warpgroup comes after them
 constexpr int consumers = 2;
+// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+constexpr int producer_registers = 40;
+constexpr int consumer_registers = 232;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
 constexpr int stages = 1;  // halo tiles in flight, a ring
 constexpr int weight_stages = 6;  // taps of weights in flight, a ring
@@ -336,7 +339,7 @@ void convgen_tma_halo_wide_groups(
   griddepcontrol_launch_dependents();
 
   if (warpgroup == consumers) {
-    setmaxnreg_dec<40>();
+    setmaxnreg_dec<producer_registers>();
     if (threadIdx.x == consumers * 128) {
       // ---- producer of halo tiles: for each tile, rings in turn
       const int c0 = k0 / group_k * group_c;
@@ -369,7 +372,7 @@ void convgen_tma_halo_wide_groups(
       }
     }
   } else {
-    setmaxnreg_inc<232>();
+    setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;

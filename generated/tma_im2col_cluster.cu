@@ -212,6 +212,9 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 3;
+// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+constexpr int producer_registers = 32;
+constexpr int consumer_registers = 160;
 constexpr int cluster = 2;  // blocks of the same pixels, neighboring channel tiles: each loads a slice of a for all
 constexpr u16 whole_cluster = (1 << cluster) - 1;
 constexpr int a_slice = tile_m / cluster;
@@ -283,7 +286,7 @@ void convgen_tma_im2col_cluster(
 
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
-    setmaxnreg_dec<32>();
+    setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
@@ -332,7 +335,7 @@ void convgen_tma_im2col_cluster(
     }
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
-    setmaxnreg_inc<160>();
+    setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;

@@ -208,6 +208,9 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 6;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+constexpr int producer_registers = 40;
+constexpr int consumer_registers = 232;
 constexpr int cluster = 2;  // blocks of the same pixels, neighboring channel tiles: each loads a slice of a for all
 constexpr u16 whole_cluster = (1 << cluster) - 1;
 constexpr int a_slice = tile_m / cluster;
@@ -289,7 +292,7 @@ void convgen_tma_im2col_odd_channels(
 
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
-    setmaxnreg_dec<40>();
+    setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
@@ -323,7 +326,7 @@ void convgen_tma_im2col_odd_channels(
     }
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
-    setmaxnreg_inc<232>();
+    setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;

@@ -214,6 +214,9 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+constexpr int producer_registers = 40;
+constexpr int consumer_registers = 232;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 2;
@@ -289,7 +292,7 @@ void convgen_tma_im2col_resident(
 
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
-    setmaxnreg_dec<40>();
+    setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * 128) return;
     // B, once for all tiles
     mbarrier_arrive_expect_tx(base + b_barrier, k_blocks * b_tile_bytes);
@@ -318,7 +321,7 @@ void convgen_tma_im2col_resident(
     }
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
-    setmaxnreg_inc<232>();
+    setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;

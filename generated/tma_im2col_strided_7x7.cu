@@ -188,6 +188,9 @@ constexpr int tile_k = 16;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+constexpr int producer_registers = 40;
+constexpr int consumer_registers = 232;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int R = 7;
@@ -258,7 +261,7 @@ void convgen_tma_im2col_strided_7x7(
 
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
-    setmaxnreg_dec<40>();
+    setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
@@ -296,7 +299,7 @@ void convgen_tma_im2col_strided_7x7(
     }
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
-    setmaxnreg_inc<232>();
+    setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;

@@ -16,8 +16,8 @@
 // strategy tma_im2col { kernel tma_plain  tile n=64 }
 // target   sm_90a
 // launch   convgen_tma_plain_3x3: 16 blocks of 128 threads, 17416 bytes of shared memory
-// map      x_map: x of 64 x 16 x 16 x 4 f16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
-// map      w_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
+// map      a_map: x of 64 x 16 x 16 x 4 f16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
+// map      b_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -132,7 +132,8 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //
 // A block makes one tile of y.  For each tap and block of channels it loads a tile of x and one of w, waits until they
 // are there, and multiplies them.  TMA finds the pixels under a tap: it walks the tile's windows from the first one,
-// moved by the tap's offset, along rows and into the next image, and fills in zeros outside of x.
+// moved by the tap's offset, along rows and into the next image, and fills in zeros outside of x.  Operand A
+// of the product is x, B is w.
 constexpr int GEMM_M = 1024;
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 64;
@@ -144,20 +145,20 @@ constexpr int R = 3;
 constexpr int S = 3;
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
-constexpr u32 x_tile_bytes = tile_m * row_bytes;
-constexpr u32 w_tile_bytes = tile_n * row_bytes;
+constexpr u32 a_tile_bytes = tile_m * row_bytes;
+constexpr u32 b_tile_bytes = tile_n * row_bytes;
 
 extern "C" __global__ __launch_bounds__(128)
 void convgen_tma_plain_3x3(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
     f16* __restrict__ y
 ) {
-  // shared memory: a tile of x, a tile of w, and the barrier at which their bytes arrive
+  // shared memory: a tile of A, a tile of B, and the barrier at which their bytes arrive
   extern __shared__ u8 shared_memory[];
-  const u32 x_tile = swizzle_base(shared_memory);
-  const u32 w_tile = x_tile + x_tile_bytes;
-  const u32 barrier = w_tile + w_tile_bytes;
+  const u32 a_tile = swizzle_base(shared_memory);
+  const u32 b_tile = a_tile + a_tile_bytes;
+  const u32 barrier = b_tile + b_tile_bytes;
   if (threadIdx.x == 0) {
     mbarrier_init(barrier, 1);
     fence_mbarrier_init();
@@ -177,9 +178,9 @@ void convgen_tma_plain_3x3(
     for (int s = 0; s < S; ++s) {
       // one thread announces the bytes that will arrive, and asks TMA for them
       if (threadIdx.x == 0) {
-        mbarrier_arrive_expect_tx(barrier, x_tile_bytes + w_tile_bytes);
-        tma_load_im2col_4d(x_tile, &x_map, barrier, 0, in_w, in_h, n, u16(s), u16(r));
-        tma_load_tile_3d(w_tile, &w_map, barrier, 0, r * S + s, n0);
+        mbarrier_arrive_expect_tx(barrier, a_tile_bytes + b_tile_bytes);
+        tma_load_im2col_4d(a_tile, &a_map, barrier, 0, in_w, in_h, n, u16(s), u16(r));
+        tma_load_tile_3d(b_tile, &b_map, barrier, 0, r * S + s, n0);
       }
       mbarrier_wait_parity(barrier, parity);
       parity ^= 1;
@@ -189,8 +190,8 @@ void convgen_tma_plain_3x3(
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
         wgmma_m64n64k16_f32_f16_f16(
-            acc, wgmma_descriptor(x_tile + k * 32, 16, 8 * row_bytes, swizzle),
-            wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), r + s + k > 0);
+            acc, wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle),
+            wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), r + s + k > 0);
       }
       wgmma_commit_group();
       wgmma_wait_group<0>();

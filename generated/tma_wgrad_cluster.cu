@@ -231,6 +231,9 @@ constexpr u16 whole_cluster = (1 << cluster) - 1;
 constexpr int part_pixels = tile_k / cluster;
 // warpgroups of 128 threads: 2 along m by 1 along n; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+constexpr int producer_registers = 40;
+constexpr int consumer_registers = 232;
 constexpr int own_fragments = 1;  // of 64 rows, of a consumer
 constexpr int parts = 1;  // of its columns, each by products of its own
 constexpr int part_columns = 128;
@@ -293,7 +296,7 @@ void convgen_tma_wgrad_cluster(
 
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
-    setmaxnreg_dec<40>();
+    setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
@@ -335,7 +338,7 @@ void convgen_tma_wgrad_cluster(
     }
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
-    setmaxnreg_inc<232>();
+    setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;

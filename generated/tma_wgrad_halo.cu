@@ -224,6 +224,9 @@ constexpr int shares = 6;  // blocks that share them
 constexpr int stages = 4;
 // warpgroups of 128 threads: 1 along m by 3 along n; the producer's warpgroup comes after them
 constexpr int consumers = 3;
+// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+constexpr int producer_registers = 32;
+constexpr int consumer_registers = 160;
 constexpr int own_fragments = 1;  // of 64 rows, of a consumer
 constexpr int parts = 3;  // of its columns, each by products of its own
 constexpr int part_columns = 64;
@@ -320,7 +323,7 @@ void convgen_tma_wgrad_halo(
 
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
-    setmaxnreg_dec<32>();
+    setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * 128) return;
     const int first_c = pack * x_channels;
     int stage = 0;
@@ -350,7 +353,7 @@ void convgen_tma_wgrad_halo(
     }
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
-    setmaxnreg_inc<160>();
+    setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;

@@ -389,7 +389,8 @@ def check_launch(plan: Plan, launch: Launch, source: str) -> None:
     assert launch.persistent != getattr(plan.config, "stream_k", False)
     # setmaxnreg hands round what the launch has, or waits for ever
     at_launch = min(target.registers_per_sm // (launch.block * blocks) // 8 * 8, 255)
-    less, more = (re.findall(rf"setmaxnreg_{way}<(\d+)>\(\);", source) for way in ("dec", "inc"))
+    less, more = (re.findall(rf"int {role}_registers = (\d+);", source) for role in ("producer", "consumer"))
+    assert [source.count(f"setmaxnreg_{way}<") for way in ("dec", "inc")] == [len(less), len(more)]
     assert len(less) == len(more) <= 1
     for producer, consumer in zip(map(int, less), map(int, more), strict=True):
         assert 24 <= producer <= at_launch <= consumer <= 255 and producer % 8 == consumer % 8 == 0

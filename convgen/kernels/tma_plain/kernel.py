@@ -81,8 +81,8 @@ class TmaPlain(base.Kernel[Config, Layout]):
 
     def plan(self, layout: Layout) -> Plan:
         params = (
-            Param("x_map", "tensor_map", "x", _x_map(layout)),
-            Param("w_map", "tensor_map", "w", _w_map(layout)),
+            Param("a_map", "tensor_map", "x", _a_map(layout)),
+            Param("b_map", "tensor_map", "w", _b_map(layout)),
             Param("y", "pointer", "y"),
         )
         entry = f"convgen_{layout.problem.name}"
@@ -100,7 +100,7 @@ class TmaPlain(base.Kernel[Config, Layout]):
         )  # fmt: skip
 
 
-def _x_map(layout: Layout) -> TensorMap:
+def _a_map(layout: Layout) -> TensorMap:
     """Boxes of 64 pixels by 64 channels, walked in im2col mode."""
     p, axes = layout.problem, layout.axes[::-1]
     h, w = p.input
@@ -113,7 +113,7 @@ def _x_map(layout: Layout) -> TensorMap:
     )  # fmt: skip
 
 
-def _w_map(layout: Layout) -> TensorMap:
+def _b_map(layout: Layout) -> TensorMap:
     """Boxes of 64 channels of one tap by a tile's output channels."""
     p = layout.problem
     row = p.c * p.w.element.bytes
