@@ -3,9 +3,9 @@
     python benchmarks/tuning_rate.py --suite resnet50 -D n=24 -o FILE.json
     python benchmarks/tuning_rate.py --suite resnet50 -D n=24 --ray --seconds 200 -o FILE.json
 
-With --ray, a local Ray cluster has one GPU first, then all; without, `CUDA_VISIBLE_DEVICES` says which are used.  Each
-run has a cache and a database of its own, and its time is that of the whole command.  --seconds ends a run early: what
-it finished by then counts.
+All GPUs come first, then one: as a local Ray cluster with --ray, else by `CUDA_VISIBLE_DEVICES`.  Each run has a cache
+and a database of its own.  Its rate counts from the start of the command to the last layer that it finished; --seconds
+ends it early.
 """
 
 from __future__ import annotations

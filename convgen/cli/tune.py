@@ -22,10 +22,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from convgen.cli import console
 from convgen.cli.arguments import jobs, one_of
@@ -38,17 +37,13 @@ from convgen.spec import UsageError, known_target
 from convgen.targets import target_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from convgen.planner.database import Database, Measurement
     from convgen.runtime.cuda import Gpu
     from convgen.tune.candidates import Candidate, Wanted
     from convgen.tune.search import Task
-    from convgen.tune.spread import Machines, Member
-
-    #: What a function of a module gives for each item, wherever it runs.
-    Each = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+    from convgen.tune.spread import Each, Machines, Member
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -181,10 +176,8 @@ def _tuned(wanted: Wanted, gpu: str) -> Candidate | None:
     from convgen import planner
     from convgen.tune.candidates import chosen
 
-    if wanted.options:
-        return None
     problem, target = wanted.problem, wanted.target
-    return chosen(problem, target, lambda: planner.tuned(problem, target, wanted.strategy, gpu))
+    return chosen(problem, target, lambda: planner.tuned(problem, target, wanted.strategy, wanted.options, gpu))
 
 
 def _wanted(compilation: Compilation, arguments: argparse.Namespace) -> Wanted:

@@ -40,7 +40,7 @@ class CannotServe(Exception):
 def choose(problem: ConvProblem, target: Target, strategy: str, options: Options, gpu: str | None = None) -> Choice:
     """The strategy for a problem.  `gpu` is the name of the GPU at hand: measurements made on it go before
     those of the GPU that stands for the target.  Raises CannotServe."""
-    if not options and (choice := tuned(problem, target, strategy, gpu)):
+    if choice := tuned(problem, target, strategy, options, gpu):
         return choice
     return untuned(problem, target, strategy, options)
 
@@ -88,10 +88,13 @@ YIELDING = ((), ("stages",), ("stages", "blocks"))
 MOST_LOST = 1.3
 
 
-def tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None) -> Choice | None:
-    """What the database knows, as long as it is still legal: strategies change, measurements stay.
+def tuned(problem: ConvProblem, target: Target, strategy: str, options: Options, gpu: str | None) -> Choice | None:
+    """What the database knows, as long as it is still legal: strategies change, measurements stay.  Nothing where
+    options are stated.
 
     Where a call decides sizes, each strategy is looked up: the fastest of all may be one that needs fixed sizes."""
+    if options:
+        return None
     names: Sequence[str | None] = [None if strategy == "auto" else strategy]
     if strategy == "auto" and problem.dynamic:
         names = strategies.AUTO

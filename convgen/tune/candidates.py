@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from convgen.ir.problem import ConvProblem
@@ -34,7 +34,7 @@ class Wanted:
     strategy: str
     options: Options
     names: Sequence[str]
-    fixed: Options = field(default_factory=dict)
+    fixed: Options
 
 
 def listed(wanted: Wanted) -> tuple[Candidate | None, list[Candidate]]:

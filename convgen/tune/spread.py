@@ -28,6 +28,10 @@ _LEAST_SHARE = 5.0
 _PATIENCE = 2.0
 
 
+#: What a function of a module gives for each item, in order, wherever it runs.
+Each = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+
+
 @dataclass(frozen=True)
 class Member:
     """A GPU, and what measures on it."""
@@ -44,8 +48,8 @@ class Machines:
     build: Build
     #: Told of what will be built soon, when the compiler has little else to do.
     prepare: Callable[[Sequence[Job]], None] = lambda jobs: None
-    #: What a function of a module gives for each item, in order, by all who compile.
-    each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] = map
+    #: By all who compile.
+    each: Each = map
 
 
 class Observer(Protocol):
