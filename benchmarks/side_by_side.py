@@ -3,15 +3,16 @@
     git worktree add ../before f0c76ad
     python benchmarks/side_by_side.py ../before --batch 8 64 --out benchmarks/results/side_by_side_h200.json
 
-The other checkout compiles the suites by its own `convgen compile`; its cubins and manifests are loaded here.  `ratio`
-is this checkout's time over the other's; the mean is geometric.  Layers whose cubins are the same are not timed.
-Kernels are launched back to back in a CUDA graph, over several sets of arrays.
+The other checkout compiles the suites that it has by its own `convgen compile`; its cubins and manifests are loaded
+here.  `ratio` is this checkout's time over the other's; the mean is geometric.  Layers whose cubins are the same are
+not timed.  Kernels are launched back to back in a CUDA graph, over several sets of arrays.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from convgen.bench.results import geomean
 from convgen.ir.problem import ConvProblem
 from convgen.runtime.artifacts import Artifact
 from convgen.runtime.kernel import Kernel
-from convgen.runtime.manifest import Manifest
+from convgen.runtime.manifest import SCHEMA, Manifest
 
 ROOT = Path(__file__).parents[1]
 #: Suites of one file, whose batch is the let n.
@@ -50,8 +51,16 @@ def compiled(tree: Path, suite: str, n: int, folder: Path) -> dict[str, Artifact
     found = {}
     for manifest in out.glob("*.json"):
         source, cubin = manifest.with_suffix(".cu").read_text(), manifest.with_suffix(".cubin").read_bytes()
-        found[manifest.stem] = Artifact("", Manifest.from_json(manifest.read_bytes()), source, cubin, "", "")
+        found[manifest.stem] = Artifact("", read(manifest.read_text()), source, cubin, "", "")
     return found
+
+
+def read(text: str) -> Manifest:
+    """A manifest, or one of schema 2 or later: since then, fields were added to it, and none has another meaning."""
+    data = {"further": [], "in_place": [], "dynamic": None} | json.loads(text)
+    for tensor in (*data["reads"], *data["operands"], data["result"]):
+        tensor.setdefault("pitch", None)
+    return Manifest.from_json(json.dumps(data | {"schema": SCHEMA}))
 
 
 def compare(problem: ConvProblem, kernels: dict[str, Artifact], backend: TorchBackend) -> dict[str, Any]:
@@ -68,11 +77,12 @@ def compare(problem: ConvProblem, kernels: dict[str, Artifact], backend: TorchBa
 
 def rows(args: argparse.Namespace, backend: TorchBackend) -> Iterator[dict[str, Any]]:
     trees = {"before": args.other.resolve(), "after": ROOT}
-    asked = [(which, suite, n) for suite in args.suite for n in args.batch for which in trees]
+    both_have = [suite for suite in args.suite if (args.other / "specs" / f"{suite}.conv").is_file()]
+    asked = [(which, suite, n) for suite in both_have for n in args.batch for which in trees]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         made = list(pool.map(lambda a: compiled(trees[a[0]], a[1], a[2], Path(folder) / a[0]), asked))
     kernels = dict(zip(asked, made, strict=True))
-    for suite, n in itertools.product(args.suite, args.batch):
+    for suite, n in itertools.product(both_have, args.batch):
         for problem in of_suite(suite, n):
             both = {which: kernels[which, suite, n][problem.name] for which in trees}
             row = {"layer": f"{suite}/{problem.name}", "n": n, **compare(problem, both, backend)}

@@ -142,6 +142,10 @@ class Kernel(Generic[C, L]):
         """What makes layouts alike: a cost model is surer within a kind than between kinds."""
         return None
 
+    def variants(self, layout: L) -> Iterable[L]:
+        """Layouts that the cost model does not tell from this one, for a tuner to time where they are legal."""
+        return ()
+
     def plan(self, layout: L) -> Plan:
         """The plan of a legal layout.  It carries the layout, for `source`."""
         raise NotImplementedError

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from convgen.ir.plan import Plan
     from convgen.ir.problem import ConvProblem
     from convgen.kernels.base import AnyKernel
-    from convgen.kernels.search import Search
+    from convgen.kernels.search import Search, Timed
 
 #: Candidates of a strategy for a tuner, and those among them that a kernel calls alike.
 MOST_CANDIDATES, OF_A_KIND = 40, 12
+#: Of so many of a kernel's best configurations a tuner times variants, too.
+VARIED = 3
 #: Images for which a plan's time is estimated, where a call decides how many there are.
 MOST_ESTIMATED = 1024
 
@@ -31,11 +34,13 @@ MOST_ESTIMATED = 1024
 @dataclass(frozen=True)
 class Strategy:
     """One or more kernels under the name that a spec writes.  What it answers are views of its kernels' searches.
-    `by_name`: taken only where a spec names it, since it rounds otherwise than the others."""
+    `by_name`: taken only where a spec names it, since it rounds otherwise than the others.  `fuses`: the kernel that
+    multiplies computes the epilogue, too; otherwise a launch behind it does, which reads a whole result once more."""
 
     name: str
     summary: str
     by_name: bool = False
+    fuses: bool = True
 
     @cached_property
     def options(self) -> Sequence[Option]:
@@ -116,19 +121,29 @@ class Strategy:
         return self.plan(problem, target, options).us if problem.sums and us < math.inf else us
 
     def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
-        """Options worth measuring, the most promising of each kernel first."""
-        return [options for _, options in self.timed(problem, target)]
+        """Options worth measuring, the most promising first, with variants of each kernel's best few."""
+        found: list[tuple[float, Options]] = []
+        for search, ranked in self._ranked(problem, target, MOST_CANDIDATES, OF_A_KIND):
+            kernel = search.kernel
+            layouts = [t.layout for t in ranked]
+            layouts += [v for best in layouts[:VARIED] for v in kernel.variants(best) if not kernel.illegal(v)]
+            found += [(kernel.time(layout), self._of(search, layout.config.options)) for layout in layouts]
+        return [options for _, options in sorted(found, key=itemgetter(0))]
 
-    def timed(
-        self, problem: ConvProblem, target: Target, most: int = MOST_CANDIDATES, of_a_kind: int = OF_A_KIND
-    ) -> list[tuple[float, Options]]:
+    def timed(self, problem: ConvProblem, target: Target, most: int, of_a_kind: int) -> list[tuple[float, Options]]:
         """Estimated microseconds and options of the `most` promising configurations of each kernel, the best first."""
         found = [
-            (t.us, self._of(s, t.layout.config.options))
-            for s in self.searches(problem, target, {})
-            for t in s.candidates(most, of_a_kind)
+            (t.us, self._of(search, t.layout.config.options))
+            for search, ranked in self._ranked(problem, target, most, of_a_kind)
+            for t in ranked
         ]
-        return sorted(found, key=lambda row: row[0])
+        return sorted(found, key=itemgetter(0))
+
+    def _ranked(
+        self, problem: ConvProblem, target: Target, most: int, of_a_kind: int
+    ) -> Iterator[tuple[Search, list[Timed]]]:
+        """Each kernel's search and its promising configurations, the best first."""
+        return ((s, s.candidates(most, of_a_kind)) for s in self.searches(problem, target, {}))
 
     def render(self, plan: Plan) -> str:
         """The CUDA source of a plan."""
@@ -185,7 +200,11 @@ _ROWS: tuple[Strategy, ...] = (
         "implicit_gemm",
         "implicit GEMM on mma.sync and cp.async, with computed addresses: any layout, alignment and groups",
     ),
-    Strategy("im2col", "im2col or col2im without loops, and a GEMM by cuBLAS, in slices that fit a workspace limit"),
+    Strategy(
+        "im2col",
+        "im2col or col2im without loops, and a GEMM by cuBLAS, in slices that fit a workspace limit",
+        fuses=False,
+    ),
     Strategy(
         "winograd",
         "F(2x2, 3x3), F(4x4, 3x3), F(2, 3): fewer products, rounded differently; only where a spec names it",
@@ -200,6 +219,8 @@ STRATEGIES: dict[str, Strategy] = {row.name: row for row in _ROWS}
 MODULES: tuple[str, ...] = tuple(STRATEGIES)
 AUTO: tuple[str, ...] = tuple(name for name, row in STRATEGIES.items() if not row.by_name)
 BY_NAME: tuple[str, ...] = tuple(name for name, row in STRATEGIES.items() if row.by_name)
+#: Those whose times without an epilogue say nothing about one with it.
+UNFUSED: tuple[str, ...] = tuple(name for name, row in STRATEGIES.items() if not row.fuses)
 
 #: Values of options that make results vary in their last bits from run to run, by option: taken where they are asked
 #: for, and not because they were measured.

