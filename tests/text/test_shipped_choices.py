@@ -24,7 +24,8 @@ def test_what_ships_was_measured_on_known_gpus_and_was_right():
     assert TARGET.gpu.name in {m.gpu for m in SHIPPED}
     assert {m.gpu for m in SHIPPED} <= GPUS.keys()
     assert {m.status for m in SHIPPED} == {Status.RIGHT}
-    assert all(m.us and m.us > 1 for m in SHIPPED)
+    # in a chain of dependent launches, the least of them, 18 outputs of 72 channels, takes 0.98 us
+    assert all(m.us and m.us > 0.9 for m in SHIPPED)
 
 
 def test_what_ships_is_the_best_of_each_strategy_alone(tmp_path: Path):
