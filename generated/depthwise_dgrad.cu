@@ -197,7 +197,7 @@ void convgen_depthwise_dgrad(
     // ---- producer: slab after slab of input rows
     if (thread > consumers) return;
     int slot = 0;
-    int parity = 1;
+    u32 parity = 1;
     for (int band = first_band; band < last_band; ++band) {
       const int first_p = band % p_bands * band_rows;
       const int strip_q = band / p_bands % strips * strip_columns;
@@ -208,7 +208,7 @@ void convgen_depthwise_dgrad(
         mbarrier_wait_parity(base + empty_barriers + 8 * slot, parity);
         mbarrier_arrive_expect_tx(full, slab_bytes);
         tma_load_tile_4d(base + slot * slab_bytes, &x_map, full, first_k, strip_q - 1, first_p + i * slab_rows - 1, n);
-        if (++slot == stages) {
+        if (++slot == stages) {  // the ring comes round
           slot = 0;
           parity ^= 1;
         }
@@ -251,7 +251,7 @@ void convgen_depthwise_dgrad(
   }
 
   int slot = 0;  // of the band's first slab
-  int parity = 0;
+  u32 parity = 0;
   for (int band = first_band; band < last_band; ++band) {
     const int first_p = band % p_bands * band_rows;
     const int strip_q = band / p_bands % strips * strip_columns;
@@ -323,7 +323,7 @@ void convgen_depthwise_dgrad(
     const int done = first_p == (p_bands - 1) * band_rows ? slabs : 1;
     for (int i = 0; i < done; ++i) {
       if (thread % 32 == 0) mbarrier_arrive(base + empty_barriers + 8 * slot);
-      if (++slot == stages) {
+      if (++slot == stages) {  // the ring comes round
         slot = 0;
         parity ^= 1;
       }

@@ -216,7 +216,7 @@ void convgen_depthwise_wgrad_shared(
     // ---- producer: step after step of rows
     if (thread > threads) return;
     int slot = 0;
-    int parity = 1;
+    u32 parity = 1;
     for (int strip = first_strip; strip < strips; strip += shares) {
       const int tile = strip % 2;
       const int n = strip / 2;
@@ -233,7 +233,7 @@ void convgen_depthwise_wgrad_shared(
         mbarrier_arrive_expect_tx(full, x_box_bytes + (j < outputs ? y_box_bytes : 0));
         tma_load_tile_4d(stage, &x_map, full, first_c, first_w, j - 3, first_n);
         if (j < outputs) tma_load_tile_4d(stage + x_stage_bytes, &y_map, full, first_k, first_q, j, first_n);
-        if (++slot == stages) {
+        if (++slot == stages) {  // the ring comes round
           slot = 0;
           parity ^= 1;
         }
@@ -247,7 +247,7 @@ void convgen_depthwise_wgrad_shared(
   const u32 own_x = shared + lane * (tile_q * x_pixel_bytes) + thread % vectors * vector * 2;
   const u32 own_y = shared + x_stage_bytes + lane * (tile_q * y_pixel_bytes) + thread % vectors * (vector * 2);
   int slot = 0;
-  int parity = 0;
+  u32 parity = 0;
 
   float acc[tile_r][S][vector] = {};
   for (int strip = first_strip; strip < strips; strip += shares) {
@@ -296,7 +296,7 @@ void convgen_depthwise_wgrad_shared(
         // this warp is done with the stage
         __syncwarp();
         if (thread % 32 == 0) mbarrier_arrive(shared + empty_barriers + 8 * slot);
-        if (++slot == stages) {
+        if (++slot == stages) {  // the ring comes round
           slot = 0;
           parity ^= 1;
         }

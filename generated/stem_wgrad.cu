@@ -318,7 +318,7 @@ void convgen_stem_wgrad(
       mbarrier_arrive_expect_tx(full, stage_bytes);
       // beyond an output row there are zeros
       tma_load_tile_3d(base + stage * stage_bytes, &a_map, full, first_k, 0, row);
-      if (++stage == stages) {
+      if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
       }
@@ -344,7 +344,7 @@ void convgen_stem_wgrad(
         // the row's vectors are to be seen by wgmma, which reads through the async proxy
         fence_proxy_async_shared();
         mbarrier_arrive(base + b_full + 8 * group);
-        if (++group == depth) {
+        if (++group == depth) {  // the ring comes round
           group = 0;
           parity ^= 1;
         }
@@ -401,12 +401,12 @@ void convgen_stem_wgrad(
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + a_empty + 8 * previous);
       if (previous_group >= 0 && thread == 0) mbarrier_arrive(base + b_empty + 8 * previous_group);
       previous = stage;
-      if (++stage == stages) {
+      if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
       }
       previous_group = group;
-      if (++group == depth) {
+      if (++group == depth) {  // the ring comes round
         group = 0;
         b_parity ^= 1;
       }

@@ -209,6 +209,10 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
+// In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
+template <int slots, typename Count>
+__device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
+
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
 // `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
@@ -360,7 +364,7 @@ void convgen_tma_halo_streamed(
           const int stage = turn % rings * stages + use % stages;
           const u32 halo_tile = base + stage * halo_tile_bytes;
           const u32 full = base + full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
+          mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, halo_box_bytes);
           tma_load_tile_4d(halo_tile, &a_map, full, block * tile_k, -1, -1, n0);
         }
@@ -374,7 +378,7 @@ void convgen_tma_halo_streamed(
           const int use = turn / rings * (channel_blocks * R * S) + i;
           const int stage = turn % rings * weight_stages + use % weight_stages;
           const u32 full = base + weight_full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + weight_empty_barriers + 8 * stage, use / weight_stages & 1 ^ 1);
+          mbarrier_wait_parity(base + weight_empty_barriers + 8 * stage, parity_of_use<weight_stages>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, weight_box_bytes);
           const u32 tap_weights = base + weights + stage * weight_box_bytes;
           tma_load_tile_3d(tap_weights, &b_map, full, i / (R * S) * tile_k, i % (R * S), k0);
@@ -420,7 +424,7 @@ void convgen_tma_halo_streamed(
       for (int block = 0; block < channel_blocks; ++block, ++use) {
         const int stage = ring * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes;
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
+        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));
         int previous = 0;  // the stage of the weights of the tap before
 #pragma unroll
         for (int r = 0; r < R; ++r) {
@@ -429,7 +433,8 @@ void convgen_tma_halo_streamed(
             const u32 shift = (r * width + s) * row_bytes;
             const int weight_stage = ring * weight_stages + weight_use % weight_stages;
             const u32 tap_weights = base + weights + weight_stage * weight_box_bytes + consumer * channels * row_bytes;
-            mbarrier_wait_parity(base + weight_full_barriers + 8 * weight_stage, weight_use / weight_stages & 1);
+            mbarrier_wait_parity(base + weight_full_barriers + 8 * weight_stage,
+                                 parity_of_use<weight_stages>(weight_use));
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < tile_k / 16; ++k) {

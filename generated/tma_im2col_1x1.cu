@@ -278,7 +278,7 @@ void convgen_tma_im2col_1x1(
       tma_load_tile_2d(a_tile, &a_map, full, c, m0);
       tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
       c += tile_k;
-      if (++stage == stages) {
+      if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
       }
@@ -313,7 +313,7 @@ void convgen_tma_im2col_1x1(
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
       previous = stage;
-      if (++stage == stages) {
+      if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
       }

@@ -226,6 +226,10 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
+// In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
+template <int slots, typename Count>
+__device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
+
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
 // `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
@@ -374,7 +378,7 @@ void convgen_tma_im2col_further_result(
           const u32 slot = consumer * slots + use % slots;
           const u32 full = base + slot_full_barriers + 8 * slot;
           const u32 place = base + operand_slots + slot * slot_bytes;
-          mbarrier_wait_parity(base + slot_empty_barriers + 8 * slot, use / slots & 1 ^ 1);
+          mbarrier_wait_parity(base + slot_empty_barriers + 8 * slot, parity_of_use<slots>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, slot_bytes);
           const int m = m0 + i / epi_tiles_across * 64;
           const int n = n0 + i % epi_tiles_across * epi_tile_n;
@@ -399,7 +403,7 @@ void convgen_tma_im2col_further_result(
         tma_load_tile_2d_multicast(a_tile, &a_map, full, c, first_m, whole_cluster);
         tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
         c += tile_k;
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }
@@ -408,7 +412,7 @@ void convgen_tma_im2col_further_result(
     // a block stays until the others of its cluster have given back its stages for the last time
     for (int i = 0; i < stages; ++i) {
       mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-      if (++stage == stages) {
+      if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
       }
@@ -461,7 +465,7 @@ void convgen_tma_im2col_further_result(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, thread);
         previous = stage;
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }
@@ -481,7 +485,7 @@ void convgen_tma_im2col_further_result(
           sync_consumer(consumer);
           const u32 slot = consumer * slots + use % slots;
           const u32 tile_z = base + operand_slots + slot * slot_bytes;
-          mbarrier_wait_parity(base + slot_full_barriers + 8 * slot, use / slots & 1);
+          mbarrier_wait_parity(base + slot_full_barriers + 8 * slot, parity_of_use<slots>(use));
           const int row = warp * 16 + lane % 16;
 #pragma unroll
           for (int j = 0; j < epi_tile_n / 16; ++j) {

@@ -310,7 +310,7 @@ void convgen_tma_im2col_odd_channels(
         tma_load_tile_2d_multicast(a_tile, &a_map, full, c, first_m, whole_cluster);
         tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
         c += tile_k;
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }
@@ -319,7 +319,7 @@ void convgen_tma_im2col_odd_channels(
     // a block stays until the others of its cluster have given back its stages for the last time
     for (int i = 0; i < stages; ++i) {
       mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-      if (++stage == stages) {
+      if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
       }
@@ -371,7 +371,7 @@ void convgen_tma_im2col_odd_channels(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, thread);
         previous = stage;
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }

@@ -337,7 +337,7 @@ void convgen_tma_im2col_prologue(
         tma_load_tile_2d(a_tile, &a_map, full, c, m0);
         tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
         c += tile_k;
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }
@@ -400,7 +400,7 @@ void convgen_tma_im2col_prologue(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
         previous = stage;
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }

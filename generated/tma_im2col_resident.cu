@@ -313,7 +313,7 @@ void convgen_tma_im2col_resident(
         mbarrier_arrive_expect_tx(full, a_tile_bytes);
         tma_load_tile_2d(a_tile, &a_map, full, c, m0);
         c += tile_k;
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }
@@ -373,7 +373,7 @@ void convgen_tma_im2col_resident(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
         previous = stage;
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }

@@ -319,7 +319,7 @@ void convgen_tma_im2col_split_k(
             ++r;
           }
         }
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }
@@ -359,7 +359,7 @@ void convgen_tma_im2col_split_k(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
         previous = stage;
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }

@@ -356,7 +356,7 @@ void convgen_tma_im2col_stream_k(
             ++r;
           }
         }
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }
@@ -405,7 +405,7 @@ void convgen_tma_im2col_stream_k(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
         previous = stage;
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }

@@ -291,7 +291,7 @@ void convgen_tma_im2col_strided_7x7(
             }
           }
         }
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }
@@ -338,7 +338,7 @@ void convgen_tma_im2col_strided_7x7(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
         previous = stage;
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }

@@ -377,7 +377,7 @@ void convgen_tma_im2col_strided_dgrad(
             ++r;
           }
         }
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }
@@ -453,7 +453,7 @@ void convgen_tma_im2col_strided_dgrad(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
         previous = stage;
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }

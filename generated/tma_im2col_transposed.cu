@@ -375,7 +375,7 @@ void convgen_tma_im2col_transposed(
             ++r;
           }
         }
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }
@@ -384,7 +384,7 @@ void convgen_tma_im2col_transposed(
     // a block stays until the others of its cluster have given back its stages for the last time
     for (int i = 0; i < stages; ++i) {
       mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-      if (++stage == stages) {
+      if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
       }
@@ -440,7 +440,7 @@ void convgen_tma_im2col_transposed(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, thread);
         previous = stage;
-        if (++stage == stages) {
+        if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }

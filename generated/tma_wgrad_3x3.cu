@@ -329,7 +329,7 @@ void convgen_tma_wgrad_3x3(
       int tap = box / channel_blocks;
       const u16 offset_r = u16(tap);
       tma_load_im2col_4d(b_tile, &b_map, full, c, in_w, in_h, n, u16(0), offset_r);
-      if (++stage == stages) {
+      if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
       }
@@ -362,7 +362,7 @@ void convgen_tma_wgrad_3x3(
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
       previous = stage;
-      if (++stage == stages) {
+      if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
       }

@@ -346,7 +346,7 @@ void convgen_tma_wgrad_halo(
       for (int phase = 0; phase < phases; ++phase) {
         tma_load_im2col_4d(b_tile + phase * b_phase_room, &b_map, full, c, in_w, in_h, n, u16(phase % 2), u16(phase / 2));
       }
-      if (++stage == stages) {
+      if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
       }
@@ -382,7 +382,7 @@ void convgen_tma_wgrad_halo(
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
       previous = stage;
-      if (++stage == stages) {
+      if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
       }

@@ -227,6 +227,10 @@ __device__ __forceinline__ u32 cvt_bf16x2_f32(float low, float high) {
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
+// In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
+template <int slots, typename Count>
+__device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
+
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
 // `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
@@ -404,7 +408,7 @@ void convgen_winograd_fused_streamed(
           const int stage = turn % rings * stages + use % stages;
           const u32 halo_tile = base + stage * halo_tile_bytes;
           const u32 full = base + full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
+          mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, halo_box_bytes);
           tma_load_tile_4d(halo_tile, &a_map, full, block * tile_k, q0 - 1, quad0 / quads - 1, n);
           tma_load_tile_4d(halo_tile + phase_bytes, &a_map, full, block * tile_k, q0, quad0 / quads - 1, n);
@@ -421,7 +425,7 @@ void convgen_winograd_fused_streamed(
           const int use = turn / rings * (channel_blocks * R) + i;
           const int stage = turn % rings * weight_stages + use % weight_stages;
           const u32 full = base + weight_full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + weight_empty_barriers + 8 * stage, use / weight_stages & 1 ^ 1);
+          mbarrier_wait_parity(base + weight_empty_barriers + 8 * stage, parity_of_use<weight_stages>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, weight_box_bytes);
           const u32 tap_weights = base + weights + stage * weight_box_bytes;
           tma_load_tile_3d_multicast(tap_weights + rank * (weight_box_bytes / cluster), &b_map, full, i / R * tile_k, k0, i % R * points + rank * (points / cluster), whole_cluster);
@@ -430,7 +434,8 @@ void convgen_winograd_fused_streamed(
       // a block stays until the others of its cluster have given back its stages for the last time
       for (int i = 0; i < weight_stages; ++i) {
         const int use = (turn + rings - 1) / rings * (channel_blocks * R) + i;
-        mbarrier_wait_parity(base + weight_empty_barriers + 8 * (use % weight_stages), use / weight_stages & 1 ^ 1);
+        mbarrier_wait_parity(base + weight_empty_barriers + 8 * (use % weight_stages),
+                             parity_of_use<weight_stages>(use) ^ 1);
       }
     }
   } else {
@@ -456,14 +461,15 @@ void convgen_winograd_fused_streamed(
       for (int block = 0; block < channel_blocks; ++block, ++use) {
         const int stage = ring * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes + lane_pixel;
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
+        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));
         int previous = 0;  // the stage of the weights of the filter row before
         u32 v[2][points][4];  // the MMAs read one while the next is made
 #pragma unroll
         for (int r = 0; r < R; ++r) {
           const int weight_stage = ring * weight_stages + weight_use % weight_stages;
           const u32 row_weights = base + weights + weight_stage * weight_box_bytes;
-          mbarrier_wait_parity(base + weight_full_barriers + 8 * weight_stage, weight_use / weight_stages & 1);
+          mbarrier_wait_parity(base + weight_full_barriers + 8 * weight_stage,
+                               parity_of_use<weight_stages>(weight_use));
           // of pixels 0 and 1 of a quad, 2 and 3, 4 and 5, which are 0 and 1 of the next one
           const u32 pixel = halo_tile + r * width * row_bytes;
           u32 places[3] = {pixel, pixel + 2 * phase_bytes, pixel + row_bytes};
