@@ -86,6 +86,12 @@ __device__ __forceinline__ int operand_line(int lane) { return lane / 4; }
 // Which of that row's, or column's, words of 32 bits a lane holds first; the other one is 4 further on.
 __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 
+// Which pair a lane's matrix for ldmatrix is of.
+__device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
+
+// A lane's row for ldmatrix, of 16, where the matrices of a pair lie one below the other.
+__device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product for each 2 joined groups: gemm_m are output pixels, gemm_n 16 output channels,
 // gemm_k taps and 16 input channels (w is zero between channels of different groups), where
@@ -222,8 +228,8 @@ void convgen_implicit_gemm_cardinality(
       u32 window[2];  // ldmatrix takes 16 pixels by 32 bytes; each lane names 16 bytes of one
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int at = min(pixel + i * 16 + lane % 16, tile_pixels - 1);
-        window[i] = halo_tile + (at / Q * halo_columns + at % Q) * pitch + joined * (in_channels * 2) + lane / 16 * 16;
+        const int at = min(pixel + i * 16 + row_of_pair(lane), tile_pixels - 1);
+        window[i] = halo_tile + (at / Q * halo_columns + at % Q) * pitch + joined * (in_channels * 2) + matrix_pair(lane) * 16;
       }
 #pragma unroll
       for (int tap = 0; tap < taps; ++tap) {

@@ -78,6 +78,19 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
+// ldmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "ldmatrix"), and four matrices are two
+// pairs.  This is the row of a lane's matrix.
+__device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
+
+// Which matrix of its pair is a lane's for ldmatrix.
+__device__ __forceinline__ int matrix_of_pair(int lane) { return lane / 8 % 2; }
+
+// Which pair a lane's matrix for ldmatrix is of.
+__device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
+
+// A lane's row for ldmatrix, of 16, where the matrices of a pair lie one below the other.
+__device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels,
 // gemm_k taps, channels inside, where
@@ -298,8 +311,8 @@ void convgen_implicit_gemm_dynamic(
   // ldmatrix takes 16 rows (or twice 8 columns) of 32 bytes; each lane names 16 bytes of one
   const int warp_row = warp / warps_across * (row_mmas * 16);
   const int warp_column = warp % warps_across * (column_mmas * 8);
-  const u32 row_slot = slot(warp_row + lane % 16, lane / 16);
-  const u32 column_slot = x_tile_bytes + slot(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  const u32 row_slot = slot(warp_row + row_of_pair(lane), matrix_pair(lane));
+  const u32 column_slot = x_tile_bytes + slot(warp_column + matrix_pair(lane) * 8 + matrix_row(lane), matrix_of_pair(lane));
 
   float acc[row_mmas][column_mmas][4] = {};
   // fragments of a slice are loaded while the slice before is multiplied

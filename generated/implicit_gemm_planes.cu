@@ -87,6 +87,19 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
+// ldmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "ldmatrix"), and four matrices are two
+// pairs.  This is the row of a lane's matrix.
+__device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
+
+// Which matrix of its pair is a lane's for ldmatrix.
+__device__ __forceinline__ int matrix_of_pair(int lane) { return lane / 8 % 2; }
+
+// Which pair a lane's matrix for ldmatrix is of.
+__device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
+
+// A lane's row for ldmatrix, of 16, where the matrices of a pair lie one below the other.
+__device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // x from n c h w to n h w c, 2 channels of zeros: a block takes 32 channels of 44 by 32 columns of 196 through shared memory.
 __device__ __forceinline__ void prepare_x(const u32* source, u32* target, u32 tile, int block) {
@@ -332,8 +345,8 @@ void convgen_implicit_gemm_planes(
   // ldmatrix takes 16 rows (or twice 8 columns) of 32 bytes; each lane names 16 bytes of one
   const int warp_row = warp / warps_across * (row_mmas * 16);
   const int warp_column = warp % warps_across * (column_mmas * 8);
-  const u32 row_slot = x_tile_bytes + slot(warp_row + lane % 16, lane / 16);
-  const u32 column_slot = slot(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  const u32 row_slot = x_tile_bytes + slot(warp_row + row_of_pair(lane), matrix_pair(lane));
+  const u32 column_slot = slot(warp_column + matrix_pair(lane) * 8 + matrix_row(lane), matrix_of_pair(lane));
 
   float acc[row_mmas][column_mmas][4] = {};
   // fragments of a slice are loaded while the slice before is multiplied

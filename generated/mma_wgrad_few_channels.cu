@@ -87,6 +87,19 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
+// ldmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "ldmatrix"), and four matrices are two
+// pairs.  This is the row of a lane's matrix.
+__device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
+
+// Which matrix of its pair is a lane's for ldmatrix.
+__device__ __forceinline__ int matrix_of_pair(int lane) { return lane / 8 % 2; }
+
+// Which pair a lane's matrix for ldmatrix is of.
+__device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
+
+// A lane's row for ldmatrix, of 16, where the matrices of a pair lie one below the other.
+__device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // The filter's gradient as a matrix product: gemm_m = y's channels, gemm_n = taps x channels of x, gemm_k = pixels of y.
 //
@@ -195,11 +208,12 @@ void convgen_mma_wgrad_few_channels(
       u32 a[row_mmas][4], b[column_mmas][2];
 #pragma unroll
       for (int i = 0; i < row_mmas; ++i)
-        ldmatrix_x4_trans(a[i], y_tile + slot<tile_m>(pixels + lane / 16 * 8 + lane % 8, own_row / 8 + i * 2 + lane / 8 % 2));
+        ldmatrix_x4_trans(a[i], y_tile + slot<tile_m>(pixels + matrix_pair(lane) * 8 + matrix_row(lane),
+                                                      own_row / 8 + i * 2 + matrix_of_pair(lane)));
 #pragma unroll
       for (int j = 0; j < column_mmas; j += 2) {
         u32 pair[4];
-        ldmatrix_x4_trans(pair, x_tile + slot<tile_n>(pixels + lane % 16, own_column / 8 + j + lane / 16));
+        ldmatrix_x4_trans(pair, x_tile + slot<tile_n>(pixels + row_of_pair(lane), own_column / 8 + j + matrix_pair(lane)));
         b[j][0] = pair[0], b[j][1] = pair[1];
         b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
       }

@@ -104,6 +104,16 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // Which of that row's, or column's, words of 32 bits a lane holds first; the other one is 4 further on.
 __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 
+// ldmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "ldmatrix"), and four matrices are two
+// pairs.  This is the row of a lane's matrix.
+__device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
+
+// Which matrix of its pair is a lane's for ldmatrix.
+__device__ __forceinline__ int matrix_of_pair(int lane) { return lane / 8 % 2; }
+
+// Which pair a lane's matrix for ldmatrix is of.
+__device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, q), gemm_n output channels.  gemm_k runs over the
 // filter's rows, and in a row over the window's 16 contiguous elements (taps, channels inside),
@@ -219,7 +229,7 @@ void convgen_tl_conv1d_im2col(
 
   const int phase = warp % phases;
   const u32 table = shared + table_at + phase * (k_steps * 64) + operand_word(lane) * 16;
-  const u32 filter_slot = shared + phase * filter_bytes + lane / 8 % 2 * (tile_n * 16) + lane / 16 * 128 + lane % 8 * 16;
+  const u32 filter_slot = shared + phase * filter_bytes + matrix_of_pair(lane) * (tile_n * 16) + matrix_pair(lane) * 128 + matrix_row(lane) * 16;
   u32 halo_tile = shared + halo_tiles;
   u32 next_halo_tile = halo_tile + halo_bytes;
   for (int tile = first_tile; tile < tiles; tile += tile_step) {

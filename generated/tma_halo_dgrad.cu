@@ -405,7 +405,7 @@ void convgen_tma_halo_dgrad(
         sync_consumer(consumer);  // the epilogue tile's last pixels are stored, and its operands are there
         const u32 tile_saved = base + operand_slots + (consumer * slots + first / epi_tile_pixels % slots) * slot_bytes;
         {
-          const int pixel = lane / 16 * 8 + lane % 8;
+          const int pixel = lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
           const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
           const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
           const float* sums = &acc[first / 2];

@@ -454,7 +454,7 @@ void convgen_tma_halo_nchw(
       ++use;
 
       sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-      const int row = warp * 16 + lane % 16;
+      const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
 #pragma unroll
       for (int j = 0; j < epi_tile_pixels / 16; ++j) {
         const float* v = &acc[j * 8];

@@ -316,7 +316,7 @@ void convgen_tma_halo_pixels(
       ++use;
 
       sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-      const int row = warp * 16 + lane % 16;
+      const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
 #pragma unroll
       for (int j = 0; j < channels / 16; ++j) {
         const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes

@@ -469,7 +469,7 @@ void convgen_tma_halo_wide_groups(
       for (int first = 0; first < pixels; first += epi_tile_pixels) {
         sync_consumer(consumer);  // the epilogue tile's last pixels are stored
         {
-          const int pixel = lane / 16 * 8 + lane % 8;
+          const int pixel = lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
           const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
           const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
           const float* v = &acc[first / 2];

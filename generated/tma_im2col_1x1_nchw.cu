@@ -207,6 +207,10 @@ __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
+// ldmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "ldmatrix"), and four matrices are two
+// pairs.  This is the row of a lane's matrix.
+__device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM: gemm_m = output pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -418,10 +422,10 @@ void convgen_tma_im2col_1x1_nchw(
         const u32 slot = consumer * slots + use % slots;
         const u32 tile_z = base + operand_slots + slot * slot_bytes;
         mbarrier_wait_parity(base + slot_full_barriers + 8 * slot, parity_of_use<slots>(use));
-        const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 8 pixels
+        const int column = (warp * 2 + lane / 8 % 2) ^ matrix_row(lane);  // of 8 pixels
 #pragma unroll
         for (int j = 0; j < epi_tile_n / 16; ++j) {
-          const int row = j * 16 + lane / 16 * 8 + lane % 8;
+          const int row = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
           const u32 place = epi_tile_base + row * 128 + column * 16;
           const float* sums = &acc[0][n / 2 + j * 8];
           float v[8];

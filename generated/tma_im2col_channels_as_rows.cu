@@ -185,6 +185,10 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
+// ldmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "ldmatrix"), and four matrices are two
+// pairs.  This is the row of a lane's matrix.
+__device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM: gemm_m = output pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -356,10 +360,10 @@ void convgen_tma_im2col_channels_as_rows(
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
         sync_consumer(consumer);
-        const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 16 bytes
+        const int column = (warp * 2 + lane / 8 % 2) ^ matrix_row(lane);  // of 16 bytes
 #pragma unroll
         for (int j = 0; j < epi_tile_m / 16; ++j) {
-          const int row = j * 16 + lane / 16 * 8 + lane % 8;
+          const int row = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
           const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
           const float* v = &acc[0][m / 2 + j * 8];
           stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),

@@ -486,7 +486,7 @@ void convgen_tma_im2col_further_result(
           const u32 slot = consumer * slots + use % slots;
           const u32 tile_z = base + operand_slots + slot * slot_bytes;
           mbarrier_wait_parity(base + slot_full_barriers + 8 * slot, parity_of_use<slots>(use));
-          const int row = warp * 16 + lane % 16;
+          const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
 #pragma unroll
           for (int j = 0; j < epi_tile_n / 16; ++j) {
             const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes

@@ -448,7 +448,7 @@ void convgen_tma_im2col_groups(
       // the epilogue tile is free when at most the other one is still being read
       if (thread == 0) bulk_wait_group_read<1>();
       sync_consumer(consumer);
-      const int row = warp * 16 + lane % 16;
+      const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
 #pragma unroll
       for (int j = 0; j < epi_tile_n / 16; ++j) {
         const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes

@@ -187,6 +187,10 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// ldmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "ldmatrix"), and four matrices are two
+// pairs.  This is the row of a lane's matrix.
+__device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // x from n c h w to n h w c, 5 channels of zeros: a block takes 8 channels by 1024 columns through shared memory.
 __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 tile, int block) {
@@ -487,10 +491,10 @@ void convgen_tma_im2col_nchw(
       // the epilogue tile is free when at most the other one is still being read
       if (thread == 0) bulk_wait_group_read<1>();
       sync_consumer(consumer);
-      const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 8 pixels
+      const int column = (warp * 2 + lane / 8 % 2) ^ matrix_row(lane);  // of 8 pixels
 #pragma unroll
       for (int j = 0; j < epi_tile_n / 16; ++j) {
-        const int row = j * 16 + lane / 16 * 8 + lane % 8;
+        const int row = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
         const u32 place = epi_tile_base + row * 128 + column * 16;
         const float* v = &acc[0][j * 8];
         stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),

@@ -197,6 +197,9 @@ __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
+// Which pair a lane's matrix for ldmatrix is of.
+__device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM: gemm_m = output pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -398,8 +401,8 @@ void convgen_tma_im2col_resident(
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
         sync_consumer(consumer);
-        const int row = warp * 16 + lane % 16;
-        const u32 place = epi_tile_base + row * (epi_tile_n * 2) + lane / 16 * 16;
+        const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
+        const u32 place = epi_tile_base + row * (epi_tile_n * 2) + matrix_pair(lane) * 16;
 #pragma unroll
         for (int j = 0; j < epi_tile_n / 16; ++j) {
           const float* v = &acc[i][j * 8];

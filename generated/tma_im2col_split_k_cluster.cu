@@ -439,7 +439,7 @@ void convgen_tma_im2col_split_k_cluster(
       // the epilogue tile is free when at most the other one is still being read
       if (thread == 0) bulk_wait_group_read<1>();
       sync_consumer();
-      const int row = warp * 16 + lane % 16;
+      const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
       {
         const int column = lane / 16 ^ (row >> 2 & 1);  // of 16 bytes
         const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;

@@ -474,7 +474,7 @@ void convgen_tma_im2col_strided_dgrad(
           const u32 slot = consumer * slots + part % slots;
           const u32 tile_branch = base + operand_slots + slot * slot_bytes;
           const u32 tile_saved = base + operand_slots + slot * slot_bytes + 8192;
-          const int row = warp * 16 + lane % 16;
+          const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
 #pragma unroll
           for (int j = 0; j < epi_tile_n / 16; ++j) {
             const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes

@@ -465,7 +465,7 @@ void convgen_tma_im2col_transposed(
 #pragma unroll
         for (int n = 0; n < tile_n; n += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-          const int row = warp * 16 + lane % 16;
+          const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
 #pragma unroll
           for (int j = 0; j < epi_tile_n / 16; ++j) {
             const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes

@@ -251,6 +251,16 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
+// ldmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "ldmatrix"), and four matrices are two
+// pairs.  This is the row of a lane's matrix.
+__device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
+
+// Which matrix of its pair is a lane's for ldmatrix.
+__device__ __forceinline__ int matrix_of_pair(int lane) { return lane / 8 % 2; }
+
+// Which pair a lane's matrix for ldmatrix is of.
+__device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // F(2, 3) of Winograd along a row: two outputs from four products for each filter row and channel, in place of six.
 //
@@ -454,9 +464,9 @@ void convgen_winograd_fused_streamed(
       const int q0 = tile / line_tiles % strips * (4 * quads);
       const int n = tile / (line_tiles * strips);
       // this lane's quad for ldmatrix, its pixel 0 or 1, and 8 or the next 8 of 16 channels
-      const int lane_quad = quad0 + warp * 8 + lane % 8;
+      const int lane_quad = quad0 + warp * 8 + matrix_row(lane);
       const int lane_row = lane_quad / quads - tile_quad0 / quads;
-      const u32 lane_pixel = (lane_row * width + lane_quad % quads) * row_bytes + lane / 16 * phase_bytes;
+      const u32 lane_pixel = (lane_row * width + lane_quad % quads) * row_bytes + matrix_pair(lane) * phase_bytes;
       float m[points][channels / 2];  // rows: pairs of outputs, columns: channels
       for (int block = 0; block < channel_blocks; ++block, ++use) {
         const int stage = ring * stages + use % stages;
@@ -475,7 +485,7 @@ void convgen_winograd_fused_streamed(
           u32 places[3] = {pixel, pixel + 2 * phase_bytes, pixel + row_bytes};
           // where the swizzle puts this lane's 16 bytes of each
 #pragma unroll
-          for (int i = 0; i < 3; ++i) places[i] = (places[i] + lane / 8 % 2 * 16) ^ (places[i] >> 3 & 0x70);
+          for (int i = 0; i < 3; ++i) places[i] = (places[i] + matrix_of_pair(lane) * 16) ^ (places[i] >> 3 & 0x70);
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
             u32 d[3][4];
@@ -572,7 +582,7 @@ void convgen_winograd_fused_streamed(
 #pragma unroll
       for (int first = 0; first < pixels; first += epi_tile_pixels) {
         sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-        const int row = warp * 16 + lane % 16;
+        const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
 #pragma unroll
         for (int j = 0; j < channels / 16; ++j) {
           const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes

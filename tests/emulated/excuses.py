@@ -345,7 +345,6 @@ HARMLESS = (
     Excuse("guard: > for >=", "the stages are not filled again", now="previous > 0", source="= 1260;"),
     Excuse("guard: <= for <", "no block has a whole tile", now="first_step <= k_blocks", source="= 1260;"),
     # sums of channels
-    Excuse("guard: <= for <", "lanes of the same channel have the same sum", now=r"if \(lane <= 4 && channel"),
     Excuse(
         "guard: <= for <",
         "a sum in the lane's own place, which nobody asks for: there are two lanes",
