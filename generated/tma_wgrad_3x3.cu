@@ -17,8 +17,8 @@
 // target   sm_90a
 // launch   convgen_tma_wgrad_3x3: 24 x 5 blocks of 384 threads, 103488 bytes of shared memory
 // launch   convgen_tma_wgrad_3x3_sum: 576 blocks of 256 threads
-// map      b_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 66 pixels between corners -1 -1 and 0 -1, 128-byte swizzle
 // map      a_map: y of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners 0 0 and 1 0, 128-byte swizzle
+// map      b_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 66 pixels between corners -1 -1 and 0 -1, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -276,8 +276,8 @@ __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_wgrad_3x3(
-    const __grid_constant__ TensorMap b_map,
     const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
     float* __restrict__ partials
 ) {
   extern __shared__ u8 shared_memory[];
@@ -285,8 +285,8 @@ void convgen_tma_wgrad_3x3(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&b_map);
     prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);

@@ -24,8 +24,8 @@
 // launch   convgen_tma_wgrad_accumulated: 30 x 2 blocks of 160 threads, in clusters of 2, 81208 bytes of shared memory
 // launch   convgen_tma_wgrad_accumulated_sum: 87 blocks of 256 threads
 // launch   convgen_tma_wgrad_accumulated_sum_db_1: 9 blocks of 256 threads, 1024 bytes of shared memory
-// map      b_map: x of 72 x 28 x 28 x 8 bf16, im2col: boxes of 16 channels by 64 pixels between corners -1 -1 and -2 -2, every 2 2, 32-byte swizzle
 // map      a_map: y of 136 x 1568 bf16, tiled: boxes of 64 x 64, 128-byte swizzle
+// map      b_map: x of 72 x 28 x 28 x 8 bf16, im2col: boxes of 16 channels by 64 pixels between corners -1 -1 and -2 -2, every 2 2, 32-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -281,8 +281,8 @@ __device__ __forceinline__ int first_of(int share) { return share * (steps / sha
 
 extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(160, 1)
 void convgen_tma_wgrad_accumulated(
-    const __grid_constant__ TensorMap b_map,
     const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
     float* __restrict__ partials,
     float* __restrict__ y_sums
 ) {
@@ -291,8 +291,8 @@ void convgen_tma_wgrad_accumulated(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&b_map);
     prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);

@@ -17,8 +17,8 @@
 // target   sm_90a
 // launch   convgen_tma_wgrad_atomic_zeros: 576 blocks of 256 threads
 // launch   convgen_tma_wgrad_atomic: 24 x 5 blocks of 384 threads, 164928 bytes of shared memory
-// map      b_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      a_map: y of 256 x 1568 f16, tiled: boxes of 64 x 64, 128-byte swizzle
+// map      b_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -248,8 +248,8 @@ __device__ __forceinline__ int first_of(int share) { return share * (steps / sha
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_wgrad_atomic(
-    const __grid_constant__ TensorMap b_map,
     const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
     float* __restrict__ w
 ) {
   extern __shared__ u8 shared_memory[];
@@ -257,8 +257,8 @@ void convgen_tma_wgrad_atomic(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&b_map);
     prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);

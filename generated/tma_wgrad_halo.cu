@@ -17,8 +17,8 @@
 // target   sm_90a
 // launch   convgen_tma_wgrad_halo: 3 x 6 blocks of 512 threads, 230464 bytes of shared memory
 // launch   convgen_tma_wgrad_halo_sum: 61 blocks of 256 threads, 4112 bytes of shared memory
-// map      b_map: x of 144 x 56 x 56 x 8 f16, im2col: boxes of 64 channels by 94 pixels between corners -1 -1 and 0 0, every 2 2, 128-byte swizzle
 // map      a_map: y of 144 x 28 x 28 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners 0 0 and 1 1, 128-byte swizzle
+// map      b_map: x of 144 x 56 x 56 x 8 f16, im2col: boxes of 64 channels by 94 pixels between corners -1 -1 and 0 0, every 2 2, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -293,8 +293,8 @@ __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16
 
 extern "C" __global__ __launch_bounds__(512, 1)
 void convgen_tma_wgrad_halo(
-    const __grid_constant__ TensorMap b_map,
     const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
     float* __restrict__ partials
 ) {
   extern __shared__ u8 shared_memory[];
@@ -302,8 +302,8 @@ void convgen_tma_wgrad_halo(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&b_map);
     prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);

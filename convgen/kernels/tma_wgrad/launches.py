@@ -72,8 +72,8 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
     g, config, problem = layout.gemm, layout.config, layout.problem
     entry = f"convgen_{problem.name}"
     params = (
-        Param("b_map", "tensor_map", "x", b_map(layout)),
         Param("a_map", "tensor_map", "y", a_map(layout)),
+        Param("b_map", "tensor_map", "x", b_map(layout)),
         Param("w", "pointer", "w") if layout.stores_w else gradient.PARTIALS,
         *(p.vector_param for p in gradient.y_sum_pointer(layout.problem, layout.shares * layout.y_parts)),
     )
