@@ -97,7 +97,7 @@ constexpr int GEMM_N = 64;
 constexpr int tile_m = 64;
 constexpr int tile_n = 64;
 constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int k_steps = 18;  // of 16 elements, in one slice of gemm_k
+constexpr int k_steps = 18;  // of 16 elements, in one part of gemm_k
 constexpr int stages = 4;
 constexpr int threads = 256;
 constexpr u32 row_bytes = 64;
@@ -222,13 +222,13 @@ void convgen_implicit_gemm_f32(
   const int warp = threadIdx.x / 32;
   const int first_m = blockIdx.x / tiles_n * tile_m;
   const int first_n = blockIdx.x % tiles_n * tile_n;
-  const int slice = blockIdx.z;
-  partial += slice * 401408ll;  // elements of y
+  const int part = blockIdx.z;  // of gemm_k
+  partial += part * 401408ll;  // elements of y
 
   XReader x_reader;
-  x_reader.start(first_m, slice * (k_steps * 16));
+  x_reader.start(first_m, part * (k_steps * 16));
   WReader w_reader;
-  w_reader.start(first_n, slice * (k_steps * 16));
+  w_reader.start(first_n, part * (k_steps * 16));
 
   // stages - 1 steps are under way before the first is multiplied
 #pragma unroll
@@ -355,7 +355,7 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   return sum;
 }
 
-// The sums of 2 slices of gemm_k, in order; 4 neighbors of y a thread.
+// The sums of 2 parts of gemm_k, in order; 4 neighbors of y a thread.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_implicit_gemm_f32_reduce(
     const float* __restrict__ partial,
@@ -368,9 +368,9 @@ void convgen_implicit_gemm_f32_reduce(
   if (offset >= size) return;
   float sum[4] = {};
 #pragma unroll
-  for (int slice = 0; slice < 2; ++slice) {
+  for (int part = 0; part < 2; ++part) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) sum[e] += partial[slice * size + offset + e];
+    for (int e = 0; e < 4; ++e) sum[e] += partial[part * size + offset + e];
   }
   // an infinite factor less its rounding is a NaN
   float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is

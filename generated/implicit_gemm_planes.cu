@@ -187,7 +187,7 @@ constexpr int GEMM_N = 64;
 constexpr int tile_m = 32;
 constexpr int tile_n = 64;
 constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int k_steps = 4;  // of 32 elements, in one slice of gemm_k
+constexpr int k_steps = 4;  // of 32 elements, in one part of gemm_k
 constexpr int stages = 4;
 constexpr int threads = 128;
 constexpr u32 row_bytes = 128;
@@ -321,13 +321,13 @@ void convgen_implicit_gemm_planes(
   const int warp = threadIdx.x / 32;
   const int first_m = blockIdx.x / tiles_n * tile_m;
   const int first_n = blockIdx.x % tiles_n * tile_n;
-  const int slice = blockIdx.z;
-  partial += slice * 50176ll;  // elements of y
+  const int part = blockIdx.z;  // of gemm_k
+  partial += part * 50176ll;  // elements of y
 
   XReader x_reader;
-  x_reader.start(first_m, slice * (k_steps * 32));
+  x_reader.start(first_m, part * (k_steps * 32));
   WReader w_reader;
-  w_reader.start(first_n, slice * (k_steps * 32));
+  w_reader.start(first_n, part * (k_steps * 32));
 
   // stages - 1 steps are under way before the first is multiplied
 #pragma unroll
@@ -455,7 +455,7 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   return sum;
 }
 
-// The sums of 4 slices of gemm_k, in order; 4 neighbors of y a thread.
+// The sums of 4 parts of gemm_k, in order; 4 neighbors of y a thread.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_implicit_gemm_planes_reduce(
     const float* __restrict__ partial,
@@ -468,9 +468,9 @@ void convgen_implicit_gemm_planes_reduce(
   if (offset >= size) return;
   float sum[4] = {};
 #pragma unroll
-  for (int slice = 0; slice < 4; ++slice) {
+  for (int part = 0; part < 4; ++part) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) sum[e] += partial[slice * size + offset + e];
+    for (int e = 0; e < 4; ++e) sum[e] += partial[part * size + offset + e];
   }
   // an infinite factor less its rounding is a NaN
   float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is

@@ -255,9 +255,9 @@ constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 16;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
 constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
-constexpr u32 slice_bytes = rows * store_n * 4;  // of a consumer's sums, for another block
+constexpr u32 peer_bytes = rows * store_n * 4;  // of a consumer's sums, for a peer
 constexpr u32 partial_sums = epi_tiles + 2 * consumers * epi_tile_bytes;
-constexpr u32 sums_barriers = partial_sums + consumers * (split_k - 1) * slice_bytes;  // on which each consumer gets them
+constexpr u32 sums_barriers = partial_sums + consumers * (split_k - 1) * peer_bytes;  // on which each consumer gets them
 constexpr u32 full_barriers = sums_barriers + 8 * consumers;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
@@ -401,12 +401,12 @@ void convgen_tma_im2col_split_k_cluster(
       // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this one
       // finishes channels [k_rank * store_n, (k_rank + 1) * store_n) of the tile, and gets the other blocks' sums of those.
       const u32 sums_barrier = base + sums_barriers + 8 * consumer;
-      if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * slice_bytes);
-      const u32 mine = base + partial_sums + consumer * ((split_k - 1) * slice_bytes) + thread * 16;
+      if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * peer_bytes);
+      const u32 mine = base + partial_sums + consumer * ((split_k - 1) * peer_bytes) + thread * 16;
 #pragma unroll
       for (int peer = 0; peer < split_k; ++peer) {
         if (peer == k_rank) continue;
-        const u32 theirs = mapa_shared_cluster(mine + (k_rank - (k_rank > peer)) * slice_bytes, peer * cluster + rank);
+        const u32 theirs = mapa_shared_cluster(mine + (k_rank - (k_rank > peer)) * peer_bytes, peer * cluster + rank);
         const u32 their_barrier = mapa_shared_cluster(sums_barrier, peer * cluster + rank);
 #pragma unroll
         for (int j = 0; j < store_n / 8; ++j) {
@@ -425,7 +425,7 @@ void convgen_tma_im2col_split_k_cluster(
 #pragma unroll
             for (int e = 0; e < 4; ++e) v[e] = acc[0][peer * (store_n / 2) + 4 * j + e];
           } else {
-            ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * slice_bytes + j * (128 * 16));
+            ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * peer_bytes + j * (128 * 16));
           }
 #pragma unroll
           for (int e = 0; e < 4; ++e) sum[0][4 * j + e] = peer == 0 ? v[e] : sum[0][4 * j + e] + v[e];

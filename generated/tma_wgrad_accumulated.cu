@@ -267,9 +267,9 @@ constexpr u32 b_swizzle = 3;  // of 32 bytes, in the code of wgmma's descriptors
 constexpr u32 b_box_bytes = 2048;
 constexpr u32 b_box_room = 2048;
 constexpr u32 stage_bytes = a_tile_bytes + tile_boxes * b_box_room;
-constexpr u32 slice_bytes = own_fragments * parts * 64 * store_columns * 4;  // of a consumer's sums, for another block
+constexpr u32 peer_bytes = own_fragments * parts * 64 * store_columns * 4;  // of a consumer's sums, for a peer
 constexpr u32 partial_sums = 0;  // in place of the stages, when all have been read
-constexpr u32 sums_bytes = consumers * (split_k - 1) * slice_bytes;
+constexpr u32 sums_bytes = consumers * (split_k - 1) * peer_bytes;
 constexpr u32 ones = stages * stage_bytes > sums_bytes ? stages * stage_bytes : sums_bytes;
 constexpr u32 full_barriers = ones + 256;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
@@ -454,12 +454,12 @@ void convgen_tma_wgrad_accumulated(
     // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this one
     // finishes its store_columns of each part, and gets the other blocks' sums of those.
     const u32 sums_barrier = base + sums_barriers + 8 * consumer;
-    if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * slice_bytes);
-    const u32 mine = base + partial_sums + consumer * ((split_k - 1) * slice_bytes) + thread * 16;
+    if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * peer_bytes);
+    const u32 mine = base + partial_sums + consumer * ((split_k - 1) * peer_bytes) + thread * 16;
 #pragma unroll
     for (int peer = 0; peer < split_k; ++peer) {
       if (peer == k_rank) continue;
-      const u32 theirs = mapa_shared_cluster(mine + (k_rank - (k_rank > peer)) * slice_bytes, peer);
+      const u32 theirs = mapa_shared_cluster(mine + (k_rank - (k_rank > peer)) * peer_bytes, peer);
       const u32 their_barrier = mapa_shared_cluster(sums_barrier, peer);
 #pragma unroll
       for (int j = 0; j < store_columns / 8; ++j) {
@@ -478,7 +478,7 @@ void convgen_tma_wgrad_accumulated(
 #pragma unroll
           for (int e = 0; e < 4; ++e) v[e] = acc[0][peer * (store_columns / 2) + 4 * j + e];
         } else {
-          ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * slice_bytes + j * (128 * 16));
+          ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * peer_bytes + j * (128 * 16));
         }
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum[0][4 * j + e] = peer == 0 ? v[e] : sum[0][4 * j + e] + v[e];

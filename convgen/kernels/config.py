@@ -3,7 +3,7 @@
     @dataclass(frozen=True)
     class GemmConfig(Config):
         tile_m: Annotated[int, Field("output pixels a tile", range(16, 257, 16))]
-        split_k: Annotated[int, Field("slices of gemm_k", range(1, 9))] = 1
+        split_k: Annotated[int, Field("parts of gemm_k", range(1, 9))] = 1
 
 The field `tile_m` is the option `tile m=...`, `split_k` is `split_k ...`.  Everything that is said of options
 follows from the fields: what a spec may write, the documentation, a configuration's text, what is searched, and the

@@ -19,7 +19,7 @@ class Config(config.Config):
     warps_m: Annotated[int, Field("warps along m", low=1, high=16)]
     warps_n: Annotated[int, Field("warps along n", low=1, high=8)]
     stages: Annotated[int, Field("k blocks in flight", low=2, high=8)]
-    split_k: Annotated[int, Field("slices of gemm_k; a second kernel adds their sums in order", low=1, high=64)] = 1
+    split_k: Annotated[int, Field("parts of gemm_k; a second kernel adds their sums in order", low=1, high=64)] = 1
     order: Annotated[str, Field("the order of gemm_k", ("channel_first", "channel_last", "taps_inner"))] = (
         "channel_first"
     )

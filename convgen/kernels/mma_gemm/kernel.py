@@ -1,7 +1,7 @@
 """mma_gemm: tiles of both factors are gathered from x and w by gemm_k, and multiplied by mma.sync, for sm_80 and up.
 
 It serves every layout, channel count and alignment, and groups; a dgrad as the forward convolutions of its phases.  A
-block makes one tile of one group (and one slice of gemm_k, or one phase); its threads copy the next tiles with cp.async
+block makes one tile of one group (and one part of gemm_k, or one phase); its threads copy the next tiles with cp.async
 while its warps multiply this one.  After
 "Characterizing and Demystifying the Implicit Convolution Algorithm on Commercial Matrix-Multiplication
 Accelerators" (2021), section V: the lowered matrix is never made, blocks of it are.
@@ -96,8 +96,8 @@ class MmaGemm(base.Kernel[Config, Layout]):
             splits = [int(fixed["split_k"])] if "split_k" in fixed else [1, 2, 3, 4, 6, 8] if few else [1]
             for split_k, stage in product(splits, pipelines):
                 if stage > max(pipelines[0], -(-max(layout.depths) // (k * split_k))):
-                    continue  # no slice has as many steps
-                yield layout.sliced(split_k, stage, fixed.get("blocks"))
+                    continue  # no part has as many steps
+                yield layout.split(split_k, stage, fixed.get("blocks"))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, problem, found = layout.config, layout.assigned.problem, Obstacles()

@@ -49,6 +49,6 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
 
 
 def workspaces(layout: Layout) -> tuple[Workspace, ...]:
-    """Operands laid out anew, and the slices' partial sums."""
+    """Operands laid out anew, and the partial sums of gemm_k's parts."""
     split, found = layout.config.split_k, layout.prepared.workspaces
     return (*found, Workspace("partial", 4 * layout.read.y.size * split)) if split > 1 else found

@@ -136,12 +136,12 @@ class Layout(base.Layout[Config]):
 
     @property
     def phase_steps(self) -> tuple[int, ...]:
-        """k steps of one slice, of each phase."""
+        """k steps of one part of gemm_k, of each phase."""
         return tuple(-(-depth // (self.config.tile_k * self.config.split_k)) for depth in self.depths)
 
     @property
     def steps(self) -> int:
-        """k steps of one slice, of the phase that has the most."""
+        """k steps of one part of gemm_k, of the phase that has the most."""
         return max(self.phase_steps)
 
     def tile(self, role: str) -> Tile:
@@ -197,7 +197,7 @@ class Layout(base.Layout[Config]):
         """How tiles of x and w are loaded."""
         return {role: loading(self.walks[role], self.tile(role)) for role in ("x", "w")}
 
-    def sliced(self, split_k: int, stages: int, blocks: int | str | None) -> Layout:
+    def split(self, split_k: int, stages: int, blocks: int | str | None) -> Layout:
         """The same tiles with another split and other stages, on which neither walks nor loads nor registers depend;
         with as many blocks as a multiprocessor holds, unless they are given."""
         made = self.knowing("registers", "tile_demands")

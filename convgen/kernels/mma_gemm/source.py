@@ -92,11 +92,11 @@ def source(plan: Plan, layout: Layout) -> str:
 
 @dataclass(frozen=True)
 class Reduction:
-    """The kernel that adds the slices' sums, in order, and finishes y."""
+    """The kernel that adds the sums of gemm_k's parts, in order, and finishes y."""
 
     launch: Launch
     pointers: tuple[Pointer, ...]
-    slices: int
+    split_k: int
     size: int
     run: int
     index: str

@@ -91,14 +91,14 @@ class KRowsReader:
     next_row: tuple[str, ...]
     next_step: tuple[str, ...]
     grouped: bool
-    sliced: bool
+    split: bool
 
     asynchronous = True
     k_rows = True
 
     @property
     def start_parameters(self) -> str:
-        extra = (f", {self.index} group" if self.grouped else "") + (", int first_k" if self.sliced else "")
+        extra = (f", {self.index} group" if self.grouped else "") + (", int first_k" if self.split else "")
         return f"{self.index} first{extra}"
 
     @property
@@ -123,9 +123,9 @@ class KRowsReader:
 
 
 def k_rows_reader(
-    problem: ConvProblem, walk: Walk, tile: Tile, covered: int, past_end: bool, sliced: bool
+    problem: ConvProblem, walk: Walk, tile: Tile, covered: int, past_end: bool, split: bool
 ) -> KRowsReader:
-    """`covered` is how much of gemm_k all slices step over, `past_end` whether that is more than there is."""
+    """`covered` is how much of gemm_k all parts step over, `past_end` whether that is more than there is."""
     loads, digits = loading(walk, tile), walk.digits
     share, vector, inner = loads.share, loads.piece, digits[-1]
     tensor, index = problem.w, lowering.index_type(problem, ())
@@ -135,7 +135,7 @@ def k_rows_reader(
     unsigned = unsigned and (not even or inner.step >= 0)  # a row's own place is part of its offset
     row = row_text(problem, walk, "w", index, constant if unsigned else 0)
     scope = lowering.Scope("int")
-    first = scope.declare("first_row", covered if sliced else tile.k)
+    first = scope.declare("first_row", covered if split else tile.k)
     k_index, c_type = k_index_type(walk, tile, index), bits_type(tensor.element)
     what = f"{tile.k} of gemm_k by {tile.rows} output channels"
     return KRowsReader(
@@ -162,5 +162,5 @@ def k_rows_reader(
         next_row=advance(digits, number(digits, share.chunk_stride)) if share.rows > 1 and not even else (),
         next_step=advance(digits, number(digits, tile.k)),
         grouped=problem.groups > 1,
-        sliced=sliced,
+        split=split,
     )

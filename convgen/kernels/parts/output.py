@@ -262,7 +262,7 @@ def _each(run: int, statement: str) -> list[str]:
 
 
 def partial_result(problem: ConvProblem, maps: IndexMap, run: int, accumulator: str) -> Result:
-    """The store of a run of one slice's sums, which lie as y does."""
+    """The store of a run of one part's sums, which lie as y does."""
     row = lowering.ACCUMULATORS[accumulator]
     place = bracket(c_expr(maps.offset("y"), maps.ranges))
     return Result(row.c_type, (), (), store_run(accumulator, f"partial + {place}", run, accumulator))

@@ -110,11 +110,11 @@ class Reader:
     next_chunk: tuple[str, ...]
     next_step: tuple[str, ...]
     grouped: bool
-    sliced: bool
+    split: bool
 
     @property
     def start_parameters(self) -> str:
-        extra = (f", {self.index} group" if self.grouped else "") + (", int first_k" if self.sliced else "")
+        extra = (f", {self.index} group" if self.grouped else "") + (", int first_k" if self.split else "")
         return f"{self.index} first{extra}"
 
     k_rows = False  # see parts/k_rows.py
@@ -269,9 +269,9 @@ def k_index_type(walk: Walk, tile: Tile, index: str) -> str:
 
 
 def reader(
-    problem: ConvProblem, walk: Walk, role: str, tile: Tile, covered: int, slices: int, past_end: bool, permuted: bool
+    problem: ConvProblem, walk: Walk, role: str, tile: Tile, covered: int, split_k: int, past_end: bool, permuted: bool
 ) -> Reader:
-    """`covered` is how much of gemm_k one slice steps over, `past_end` whether some step goes beyond its end;
+    """`covered` is how much of gemm_k one part steps over, `past_end` whether some step goes beyond its end;
     `permuted` tells that the tile's rows are the product's columns, dealt out by `column_of`."""
     # long: a line for each value of the record
     size = tile.element_bytes
@@ -285,7 +285,7 @@ def reader(
     unsigned = loads.asynchronous and index == "int" and min(steps, default=0) >= 0
     row = row_text(problem, walk, role, index, constant if unsigned else 0)
     chunk_scope = lowering.Scope("int")
-    first = chunk_scope.declare("first_chunk", covered * slices if slices > 1 else tile.k)
+    first = chunk_scope.declare("first_chunk", covered * split_k if split_k > 1 else tile.k)
     digits = walk.digits
     wanted = _wanted(row.bounds, digits[0]) if loads.asynchronous else ""
     row_inside = [
@@ -331,5 +331,5 @@ def reader(
         next_chunk=advance(digits, number(digits, chunk_jump)) if mine.chunks > 1 else (),
         next_step=advance(digits, number(digits, tile.k)),
         grouped=problem.groups > 1,
-        sliced=slices > 1,
+        split=split_k > 1,
     )
