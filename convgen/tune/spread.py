@@ -126,9 +126,11 @@ class Spread:
     def _work(self, member: Member) -> None:
         """A member's thread."""
         try:
+            begun = False  # compilers and measuring processes take some seconds to start, which are no task's
             with Database(self._place) as db:
                 while taken := self._take(member.gpu.name):
-                    self._serve(member, db, *taken)
+                    self._serve(member, db, *taken, begun)
+                    begun = True
         except _Gone as e:
             self._leave(member, str(e))
         except _Stopped:
@@ -136,18 +138,25 @@ class Spread:
         except BaseException as e:
             self._fail(e)
 
-    def _serve(self, member: Member, db: Database, task: Task, deadline: float) -> None:
-        """Raises _Gone where the member can measure no more."""
+    def _serve(self, member: Member, db: Database, task: Task, share: float, begun: bool) -> None:
+        """Raises _Gone where the member can measure no more.  The task's share of the budget, in seconds, counts from
+        now on, or where the member has not `begun` to measure from its first measurement on."""
         finished = False
+        deadline = self._clock() + share if begun else math.inf
 
         def going() -> bool:
             self._check()
             return self._clock() < min(deadline, self._end)
 
+        def told(measurement: Measurement) -> None:
+            nonlocal deadline
+            deadline = min(deadline, self._clock() + share)
+            self._measured(task, measurement)
+
         try:
             with suppress(Lost):
                 measurer = _Checked(member.measurer, self._check)
-                told, idle = partial(self._measured, task), partial(self._prepare, task.gpu)
+                idle = partial(self._prepare, task.gpu)
                 Search(task, db, measurer, self._machines.build, told, going, idle).run()
                 finished = True
         except ConvgenError as e:
@@ -156,7 +165,8 @@ class Spread:
             self._give_back(task, finished)
 
     def _take(self, gpu: str) -> tuple[Task, float] | None:
-        """The next task and its deadline.  As long as others of its kind run, one of them may come back."""
+        """The next task and its share of the budget, in seconds.  As long as others run on its kind of GPU, one of them
+        may come back."""
         waiting = self._waiting[gpu]
         with self._changed:
             while not waiting:
@@ -172,7 +182,7 @@ class Spread:
                 return None
             rounds = math.ceil(len(waiting) / self._members[gpu])
             self._running[gpu] += 1
-            return waiting.popleft(), now + max((self._end - now) / rounds, _LEAST_SHARE)
+            return waiting.popleft(), max((self._end - now) / rounds, _LEAST_SHARE)
 
     def _give_back(self, task: Task, finished: bool) -> None:
         with self._changed:

@@ -130,6 +130,7 @@ class World:
         self.now, self.timed, self.built = 0.0, [], 0
         self.compared: list[list[int]] = []
         self.drift: dict[int, float] = {}  # what a candidate takes when it is timed again
+        self.starting = 0.0  # seconds until the first is timed
         self._calls_left = interrupt_after
 
     def clock(self) -> float:
@@ -154,7 +155,7 @@ class World:
         us, outcome = self.rows[artifact.i]
         if method == "check":
             return outcome == "right", f"report on {artifact.i}"
-        self.now += self.seconds
+        self.now += self.seconds if self.timed else self.starting + self.seconds
         self.timed.append((problem.n, artifact.i))
         if outcome == "crashes":
             raise CandidateFailed("its process died")
@@ -289,7 +290,7 @@ def test_a_budget_is_shared_by_the_problems(db: Database):
     tasks = [world.task(db, n) for n in (1, 2, 3)]
     estimates = world.search(db, tasks, budget=15)
     assert world.now <= 16
-    assert [task.tried for task in tasks] == [5, 5, 5]
+    assert [task.tried for task in tasks] == [6, 5, 4]  # the first task's share begins when one candidate is measured
     assert world.finished == [1, 2, 3]
     assert world.built < 25  # nor was everything compiled
     assert max(estimates) <= 15
@@ -298,11 +299,19 @@ def test_a_budget_is_shared_by_the_problems(db: Database):
     assert sorted(world.timed + again.timed) == [(n, i) for n in (1, 2, 3) for i in range(10)]
 
 
+def test_the_first_problem_does_not_pay_for_what_all_wait_for(db: Database):
+    """Compilers and measuring processes take some seconds to start, after which its share would be over."""
+    world = World([(float(9 - i), "right") for i in range(4)])
+    world.starting = 20.0
+    world.search(db, [world.task(db, n) for n in (1, 2, 3, 4, 5, 6)], budget=40)
+    assert [n for n, _ in world.timed].count(1) == 4
+
+
 def test_of_a_small_budget_the_first_problems_have_enough(db: Database):
     world = World([(50.0 - i, "right") for i in range(10)])
     tasks = [world.task(db, n) for n in range(1, 9)]
     world.search(db, tasks, budget=12)
-    assert [task.tried for task in tasks] == [5, 5, 2, 0, 0, 0, 0, 0]
+    assert [task.tried for task in tasks] == [6, 5, 1, 0, 0, 0, 0, 0]
 
 
 def test_time_that_one_problem_leaves_goes_to_the_others(db: Database):
