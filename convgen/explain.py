@@ -134,7 +134,7 @@ def _roofline(problem: ConvProblem, gpu: Gpu, plan: Plan | None) -> Table:
     rows = [("move each tensor once", _si(traffic, "B"), _si(rate.per_second, "B/s"), _us(moving), rate.source)]
     note = f"At least {_us(moving)} on {gpu.name}: all memory, no arithmetic."
     if flops:
-        rate = gpu.multiply(problem.reads[0].dtype)
+        rate = gpu.multiply(problem.reads[0].dtype, plan and plan.options.get("math"))
         computing = flops / rate.per_second
         least = max(moving, computing)
         rows.append(

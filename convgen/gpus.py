@@ -1,9 +1,10 @@
 """GPUs: one row per part, with the rates that a roofline is drawn from and the source of each figure.
 
 Rates are dense (without sparsity), of tensor cores that add in float32 where there are such, except `f32`, which is of
-the ordinary cores.  These take `f64_times` as long for f64 (CUDA C++ Programming Guide, "Throughput of Native
-Arithmetic Instructions").  A measured figure is what the part sustained in a large product or a large copy; the others
-are the data sheets' peaks, of which 80 to 90% is seen in practice.
+the ordinary cores.  A product of tf32 takes twice as long as one of 16 bits (the data sheets).  The ordinary cores take
+`f64_times` as long for f64 (CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions").  A measured
+figure is what the part sustained in a large product or a large copy; the others are the data sheets' peaks, of which 80
+to 90% is seen in practice.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from convgen import habits
+
+#: A product of tf32 over one of 16 bits.
+_TF32_TIMES = 2
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,17 @@ class Gpu:
         """Operations a second of a multiprocessor's tensor cores, with factors of 16 bits."""
         return self.bits16.per_second / self.sms
 
-    def multiply(self, dtype: str) -> Rate:
-        """The rate at which factors of an element type are multiplied and added."""
-        f64 = Rate(self.f32.per_second / self.f64_times, self.f32.source)
-        return {"f64": f64, "f32": self.f32, "f16": self.bits16, "bf16": self.bits16}.get(dtype, self.bits8)
+    def multiply(self, dtype: str, math: object = None) -> Rate:
+        """The rate at which factors of an element type are multiplied and added; f32 by whichever cores are faster, as
+        one product of tf32 where a plan's `math` is that, else as three, which keep f32's precision."""
+        if dtype == "f64":
+            return Rate(self.f32.per_second / self.f64_times, self.f32.source)
+        if dtype == "f32":
+            products = 1 if math == "tf32" else 3
+            by_tf32 = self.bits16.per_second / _TF32_TIMES / products
+            source = f"{products} tf32 product{'s' if products > 1 else ''} each, at half of the 16-bit rate"
+            return self.f32 if self.f32.per_second >= by_tf32 else Rate(by_tf32, source)
+        return self.bits16 if dtype in ("f16", "bf16") else self.bits8
 
 
 def _sheet(value: float) -> Rate:

@@ -86,6 +86,8 @@ SHARED_OUT = {
     "depthwise": make("fprop", 8, 144, 144, (56, 56), (3, 3), pad=1, groups=144),
     "depthwise wgrad": make("wgrad", 8, 144, 144, (56, 56), (3, 3), pad=1, groups=144),
     "dgrad": make("dgrad", 8, 256, 256, (56, 56), (3, 3), pad=1),
+    "f32": make("fprop", 8, 256, 256, (56, 56), (3, 3), pad=1, dtype="f32"),
+    "f32 depthwise": make("fprop", 8, 144, 144, (56, 56), (3, 3), pad=1, groups=144, dtype="f32"),
 }
 
 
@@ -97,7 +99,7 @@ def test_no_choice_beats_the_roofline_of_its_target(target: Target, layer: str) 
         problem = SHARED_OUT[layer].with_images(n)
         choice = untuned(problem, target, "auto", {})
         us = choice.strategy.estimate(problem, target, choice.options)
-        memory, products = target.gpu.memory, target.gpu.multiply(problem.reads[0].dtype)
+        memory, products = target.gpu.memory, target.gpu.multiply(problem.reads[0].dtype, choice.options.get("math"))
         least = 1e6 * max(problem.min_bytes / memory.per_second, 2 * problem.macs / products.per_second)
         assert 0.05 < least / us < 1.10
 

@@ -19,6 +19,7 @@ from convgen.ir import epilogue as ep
 from convgen.ir.plan import Fill, Gemm, Launch, Param, Plan, TensorMap, Workspace
 from convgen.ir.problem import Padding
 from convgen.ir.tensor import Tensor
+from convgen.kernels import strategies
 from convgen.kernels.base import Obstacle
 from convgen.spec import Spec
 from convgen.targets import TARGETS
@@ -210,3 +211,14 @@ def test_rich_shows_the_same_cells():
 def test_rich_is_imported_when_asked_for():
     code = "import sys, convgen.explain; assert 'rich' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("math", "rate", "products"),
+    [("tf32x3", "132 TFLOP/s", "3 tf32 products"), ("tf32", "395 TFLOP/s", "1 tf32 product")],
+)
+def test_the_roofline_of_f32_is_that_of_the_products_that_stand_for_one(math: str, rate: str, products: str) -> None:
+    problem = make("fprop", 8, 64, 64, (28, 28), (3, 3), pad=1, dtype="f32")
+    chosen = strategies.load("implicit_gemm").plan(problem, TARGETS["sm_90a"], {"math": math})
+    text = str(explain(problem, chosen))
+    assert rate in text and f"{products} each, at half of the 16-bit rate" in text
