@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from convgen.bench.build import Failure, Job
 from convgen.ir.problem import ConvProblem
+from convgen.kernels import strategies
 from convgen.planner import database
 from convgen.planner.database import Database, Measurement, Status
 from convgen.runtime.artifacts import Artifact
@@ -116,6 +117,12 @@ class Task:
         return sum(m.status in statuses for m in self.known.values())
 
 
+def _replaces(faster: Measurement, strategy: str) -> bool:
+    """Whether a faster choice leaves no use for one of a strategy: not where an epilogue takes the faster one another
+    launch, and the other none."""
+    return faster.strategy not in strategies.UNFUSED or strategy in strategies.UNFUSED
+
+
 def _identity(candidate: Candidate) -> tuple[str, str]:
     return candidate[0], database.canonical(candidate[1])
 
@@ -180,12 +187,13 @@ class Search:
         except CandidateFailed:
             return  # what each took alone stands
         ranked = sorted(zip(times, finalists, artifacts, strict=True), key=lambda row: row[0])
-        verified = False
+        right: list[Measurement] = []
         for us, finalist, built in ranked:
             status, detail = finalist.status, finalist.detail
-            if not verified and status is Status.TIMED:
+            if status is Status.TIMED and not any(_replaces(m, finalist.strategy) for m in right):
                 status, detail = self._check(built)
-            verified = verified or status is Status.RIGHT
+            if status is Status.RIGHT:
+                right.append(finalist)
             kept = None if status is Status.FAILED else us
             again = replace(finalist, us=kept, status=status, detail=detail, date=database.now())
             self._db.record(again)
@@ -193,7 +201,7 @@ class Search:
         task.built.clear()
 
     def _try(self, job: Job, built: Artifact | Failure) -> None:
-        status, us, detail = self._measure(built)
+        status, us, detail = self._measure(job.strategy, built)
         found = Measurement(
             database.key(job.problem), self._task.gpu, job.strategy, job.options, status, us, detail, database.now()
         )
@@ -201,7 +209,7 @@ class Search:
         self._task.learn(found, built)
         self._measured(found)
 
-    def _measure(self, built: Artifact | Failure) -> tuple[Status, float | None, str]:
+    def _measure(self, strategy: str, built: Artifact | Failure) -> tuple[Status, float | None, str]:
         """Status, microseconds, and the configuration or what went wrong."""
         if isinstance(built, Failure):
             return Status.FAILED, None, built.message
@@ -211,7 +219,8 @@ class Search:
             us = self._call("time", built, _HOPELESS * best)
         except CandidateFailed as e:
             return Status.FAILED, None, str(e)
-        if us >= best:
+        right = [m for m in self._task.known.values() if m.status is Status.RIGHT and _replaces(m, strategy)]
+        if us >= min((m.us or math.inf for m in right), default=math.inf):
             return Status.TIMED, us, built.manifest.config
         status, detail = self._check(built)
         return status, None if status is Status.FAILED else us, detail

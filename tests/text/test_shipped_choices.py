@@ -28,6 +28,11 @@ def test_what_ships_was_measured_on_known_gpus_and_was_right():
     assert all(m.us and m.us > 0.9 for m in SHIPPED)
 
 
+def test_what_ships_needs_no_library():
+    """im2col multiplies by cuBLAS: tune with `--strategies` that are convgen's own, as benchmarks/retune.sh does."""
+    assert not {m.strategy for m in SHIPPED} & set(strategies.UNFUSED)
+
+
 def test_what_ships_is_the_best_of_each_strategy_alone(tmp_path: Path):
     assert shipping.export(SHIPPED, tmp_path / "again.sqlite") == len(SHIPPED)
     assert (tmp_path / "again.sqlite").read_bytes() == database.PACKAGED.read_bytes()

@@ -217,6 +217,15 @@ def test_the_best_few_are_timed_again_in_turn(db: Database):
     assert tuned is not None and tuned.options == {"i": 2}
 
 
+def test_behind_a_strategy_that_does_not_fuse_the_best_that_does_is_verified_too(db: Database):
+    """An epilogue is left to it."""
+    world = World([(2.0, "right"), (3.5, "right"), (2.01, "right"), (4.0, "right")])
+    offered = [(strategy, {"i": i}) for i, strategy in enumerate(("im2col", "direct", "direct", "direct"))]
+    world.search(db, [prepare(problem(1), SM_90A, offered, db, GPU)])
+    found = {m.options["i"]: m.status for m in db.measurements()}
+    assert found == {0: Status.RIGHT, 1: Status.RIGHT, 2: Status.RIGHT, 3: Status.TIMED}
+
+
 outcomes = st.sampled_from(["right", "right", "right", "wrong", "refused", "crashes"])
 worlds = st.lists(st.tuples(st.floats(1, 100), outcomes), min_size=1, max_size=12)
 
