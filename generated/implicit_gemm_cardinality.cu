@@ -122,7 +122,7 @@ constexpr int columns = warp_n / 8;
 constexpr int units = out_slice / warp_n;
 constexpr int parts = 2;
 constexpr int taps = 9;
-constexpr int k_slices = 1;  // instructions a tap
+constexpr int products = 1;  // of a tap, each over 32 bytes of channels
 constexpr int run = 4;
 
 // The channel in place `at`: dealt out such that a lane's columns of 2 instructions are neighbors.
@@ -195,11 +195,11 @@ void convgen_implicit_gemm_cardinality(
 
   // filters, as the lane's words of each instruction: two of one column
   const f16* __restrict__ filters = w;
-  u32 filter[taps][k_slices][columns][2];
+  u32 filter[taps][products][columns][2];
 #pragma unroll
   for (int tap = 0; tap < taps; ++tap) {
 #pragma unroll
-    for (int i = 0; i < k_slices * columns * 2; ++i) {
+    for (int i = 0; i < products * columns * 2; ++i) {
       const int column = column_of(i / 2 % columns * 8 + operand_line(lane));
       const int first_c = i / 2 / columns * 16 + (i % 2 * 4 + operand_word(lane)) * 2;
       u32 bits = 0;

@@ -300,25 +300,25 @@ void convgen_implicit_gemm_fp8(
     const u32 next_tile = tile == shared + (stages - 1) * stage_bytes ? shared : tile + stage_bytes;
     const bool more = step + stages - 1 < k_steps;
 #pragma unroll
-    for (int k = 0; k < step_slices; ++k) {
-      if (k == step_slices - 1) {
+    for (int slice = 0; slice < step_slices; ++slice) {
+      if (slice == step_slices - 1) {
         cp_async_wait_group<stages - 2>();
         __syncthreads();
       }
       // after the last step, the first slice is loaded once more, and not used
-      const u32 from = k < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
-      const u32 next = (k + 1) % step_slices * 32;
-      load_fragments(row_fragments[(k + 1) % 2], column_fragments[(k + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
+      const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
+      const u32 next = (slice + 1) % step_slices * 32;
+      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
       // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
-      if (k == 0) x_reader.load(x, free_tile, more, 0, 2);
-      if (k == 0) w_reader.load(w, free_tile + x_tile_bytes, more, 0, 2);
-      if (k == 0) {
+      if (slice == 0) x_reader.load(x, free_tile, more, 0, 2);
+      if (slice == 0) w_reader.load(w, free_tile + x_tile_bytes, more, 0, 2);
+      if (slice == 0) {
         x_reader.next();
         w_reader.next();
         cp_async_commit_group();
       }
-      u32 (&a)[row_mmas][4] = row_fragments[k % 2];
-      u32 (&b)[column_mmas][2] = column_fragments[k % 2];
+      u32 (&a)[row_mmas][4] = row_fragments[slice % 2];
+      u32 (&b)[column_mmas][2] = column_fragments[slice % 2];
 #pragma unroll
       for (int i = 0; i < row_mmas; ++i) {
 #pragma unroll

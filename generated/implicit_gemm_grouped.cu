@@ -290,17 +290,17 @@ void convgen_implicit_gemm_grouped(
     const u32 next_tile = tile == shared + (stages - 1) * stage_bytes ? shared : tile + stage_bytes;
     const bool more = step + stages - 1 < k_steps;
 #pragma unroll
-    for (int k = 0; k < step_slices; ++k) {
-      if (k == step_slices - 1) {
+    for (int slice = 0; slice < step_slices; ++slice) {
+      if (slice == step_slices - 1) {
         if (more) x_reader.store(free_tile);
         if (more) w_reader.store(free_tile + x_tile_bytes);
         __syncthreads();
       }
       // after the last step, the first slice is loaded once more, and not used
-      const u32 from = k < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
-      const u32 next = (k + 1) % step_slices * 32;
-      load_fragments(row_fragments[(k + 1) % 2], column_fragments[(k + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
-      if (k == 0) {
+      const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
+      const u32 next = (slice + 1) % step_slices * 32;
+      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
+      if (slice == 0) {
         if (more) {
           x_reader.load(x);
           x_reader.next();
@@ -308,8 +308,8 @@ void convgen_implicit_gemm_grouped(
           w_reader.next();
         }
       }
-      u32 (&a)[row_mmas][4] = row_fragments[k % 2];
-      u32 (&b)[column_mmas][2] = column_fragments[k % 2];
+      u32 (&a)[row_mmas][4] = row_fragments[slice % 2];
+      u32 (&b)[column_mmas][2] = column_fragments[slice % 2];
 #pragma unroll
       for (int i = 0; i < row_mmas; ++i) {
 #pragma unroll

@@ -360,26 +360,26 @@ void convgen_implicit_gemm_planes(
     const u32 next_tile = tile == shared + (stages - 1) * stage_bytes ? shared : tile + stage_bytes;
     const bool more = step + stages - 1 < k_steps;
 #pragma unroll
-    for (int k = 0; k < step_slices; ++k) {
-      if (k == step_slices - 1) {
+    for (int slice = 0; slice < step_slices; ++slice) {
+      if (slice == step_slices - 1) {
         cp_async_wait_group<stages - 2>();
         __syncthreads();
       }
       // after the last step, the first slice is loaded once more, and not used
-      const u32 from = k < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
-      const u32 next = (k + 1) % step_slices * 32;
-      load_fragments(row_fragments[(k + 1) % 2], column_fragments[(k + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
+      const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
+      const u32 next = (slice + 1) % step_slices * 32;
+      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
       // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
-      if (k == 0) x_reader.load(reinterpret_cast<const u32*>(x), free_tile, more, 0, 2);
-      if (k == 1) w_reader.load(reinterpret_cast<const u32*>(w), free_tile + x_tile_bytes, more, 0, 2);
-      if (k == 2) w_reader.load(reinterpret_cast<const u32*>(w), free_tile + x_tile_bytes, more, 2, 4);
-      if (k == 2) {
+      if (slice == 0) x_reader.load(reinterpret_cast<const u32*>(x), free_tile, more, 0, 2);
+      if (slice == 1) w_reader.load(reinterpret_cast<const u32*>(w), free_tile + x_tile_bytes, more, 0, 2);
+      if (slice == 2) w_reader.load(reinterpret_cast<const u32*>(w), free_tile + x_tile_bytes, more, 2, 4);
+      if (slice == 2) {
         x_reader.next();
         w_reader.next();
         cp_async_commit_group();
       }
-      u32 (&a)[row_mmas][4] = row_fragments[k % 2];
-      u32 (&b)[column_mmas][2] = column_fragments[k % 2];
+      u32 (&a)[row_mmas][4] = row_fragments[slice % 2];
+      u32 (&b)[column_mmas][2] = column_fragments[slice % 2];
       // f32 factors as sums of two tf32 numbers
       u32 a_rest[row_mmas][4];
 #pragma unroll

@@ -385,14 +385,14 @@ void convgen_stem_wgrad(
       const u32 a_tile = base + stage * stage_bytes;
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < tile_k / 16; ++k) {
+      for (int product = 0; product < tile_k / 16; ++product) {
 #pragma unroll
         for (int j = 0; j < own_vectors; ++j) {
           wgmma_m64n56k16_f32_f16_f16<1, 1>(
               acc[j],
-              wgmma_descriptor(a_tile + k * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
-              wgmma_descriptor(b_lines + place[j] + k * 16 * vector_bytes, 8 * vector_bytes, x_row_bytes, 0),
-              row > first_row || k > 0);
+              wgmma_descriptor(a_tile + product * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
+              wgmma_descriptor(b_lines + place[j] + product * 16 * vector_bytes, 8 * vector_bytes, x_row_bytes, 0),
+              row > first_row || product > 0);
         }
       }
       wgmma_commit_group();

@@ -347,10 +347,10 @@ void convgen_tma_halo_few_channels(
           const u32 shift = (r * width + s) * row_bytes;
           const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
 #pragma unroll
-          for (int k = 0; k < tile_k / 16; ++k) {
+          for (int product = 0; product < tile_k / 16; ++product) {
             wgmma_m64n112k16_f32_f16_f16(
-                acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (r | s | k) != 0);
+                acc, wgmma_descriptor(tap_weights + product * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(halo_tile + shift + product * 32, 16, 8 * row_bytes, swizzle), (r | s | product) != 0);
           }
         }
       }

@@ -318,10 +318,10 @@ void convgen_tma_halo_stride(
           const u32 shift = phases[r % 2][s % 2] + (r / 2 * width + s / 2) * row_bytes;
           const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
 #pragma unroll
-          for (int k = 0; k < tile_k / 16; ++k) {
+          for (int product = 0; product < tile_k / 16; ++product) {
             wgmma_m64n64k16_f32_f16_f16(
-                acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (r | s | k) != 0);
+                acc, wgmma_descriptor(tap_weights + product * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(halo_tile + shift + product * 32, 16, 8 * row_bytes, swizzle), (r | s | product) != 0);
           }
         }
       }

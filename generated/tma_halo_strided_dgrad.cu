@@ -471,10 +471,10 @@ void convgen_tma_halo_strided_dgrad(
           const u32 shift = (r * width + s) * row_bytes;
           const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes + consumer * channels * row_bytes;
 #pragma unroll
-          for (int k = 0; k < last_products; ++k) {
+          for (int product = 0; product < last_products; ++product) {
             wgmma_m64n96k16_f32_f16_f16(
-                acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (r | s | k) != 0);
+                acc, wgmma_descriptor(tap_weights + product * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(halo_tile + shift + product * 32, 16, 8 * row_bytes, swizzle), (r | s | product) != 0);
           }
         }
       }

@@ -371,12 +371,12 @@ void convgen_tma_halo_three_axes(
                                  parity_of_use<weight_stages>(weight_use));
             wgmma_fence();
 #pragma unroll
-            for (int k = 0; k < tile_k / 16; ++k) {
+            for (int product = 0; product < tile_k / 16; ++product) {
 #pragma unroll
               for (int i = 0; i < pixels / 64; ++i) {
                 wgmma_m64n32k16_f32_f16_f16(
-                    acc[i], wgmma_descriptor(halo_tile + shift + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                    wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
+                    acc[i], wgmma_descriptor(halo_tile + shift + i * (64 * row_bytes) + product * 32, 16, 8 * row_bytes, swizzle),
+                    wgmma_descriptor(tap_weights + product * 32, 16, 8 * row_bytes, swizzle), (block | r | s | product) != 0);
               }
             }
             wgmma_commit_group();

@@ -411,10 +411,10 @@ void convgen_tma_halo_wide_groups(
                                parity_of_use<weight_stages>(weight_use));
           wgmma_fence();
 #pragma unroll
-          for (int k = 0; k < tile_k / 16; ++k) {
+          for (int product = 0; product < tile_k / 16; ++product) {
             wgmma_m64n208k16_f32_f16_f16(
-                acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (r | s | k) != 0);
+                acc, wgmma_descriptor(tap_weights + product * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(halo_tile + shift + product * 32, 16, 8 * row_bytes, swizzle), (r | s | product) != 0);
           }
           wgmma_commit_group();
           if (r + s > 0) {

@@ -315,10 +315,10 @@ void convgen_tma_im2col_1d(
           const u32 a_box = a_tile + box * a_box_bytes;
           const u32 b_box = b_tile + box * b_box_bytes;
 #pragma unroll
-          for (int k = 0; k < tile_k / 16; ++k) {
+          for (int product = 0; product < tile_k / 16; ++product) {
             wgmma_m64n96k16_f32_f16_f16(
-                acc[0], wgmma_descriptor(a_box + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_box + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || box + k > 0);
+                acc[0], wgmma_descriptor(a_box + product * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(b_box + product * 32, 16, 8 * row_bytes, swizzle), step != 0 || box + product > 0);
           }
         }
         wgmma_commit_group();

@@ -397,12 +397,12 @@ void convgen_tma_im2col_slices(
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < tile_k / 16; ++k) {
+        for (int product = 0; product < tile_k / 16; ++product) {
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n64k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
+                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + product * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(b_tile + product * 32, 16, 8 * row_bytes, swizzle), step != 0 || product > 0);
           }
         }
         wgmma_commit_group();

@@ -188,10 +188,10 @@ void convgen_tma_plain_3x3(
       // the warpgroup multiplies 16 channels at a time, 4 times; the first product of all overwrites acc
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < tile_k / 16; ++k) {
+      for (int product = 0; product < tile_k / 16; ++product) {
         wgmma_m64n64k16_f32_f16_f16(
-            acc, wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle),
-            wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), r + s + k > 0);
+            acc, wgmma_descriptor(a_tile + product * 32, 16, 8 * row_bytes, swizzle),
+            wgmma_descriptor(b_tile + product * 32, 16, 8 * row_bytes, swizzle), r + s + product > 0);
       }
       wgmma_commit_group();
       wgmma_wait_group<0>();

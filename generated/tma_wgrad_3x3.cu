@@ -351,11 +351,11 @@ void convgen_tma_wgrad_3x3(
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < tile_k / 16; ++k) {
+      for (int product = 0; product < tile_k / 16; ++product) {
         wgmma_m64n192k16_f32_f16_f16<1, 1>(
-            acc[0], wgmma_descriptor(a_tile + k * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
-            wgmma_descriptor(b_tile + k * (16 * b_row_bytes), 1 * b_row_bytes, 8 * b_row_bytes, b_swizzle),
-            step != first_step || k > 0);
+            acc[0], wgmma_descriptor(a_tile + product * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
+            wgmma_descriptor(b_tile + product * (16 * b_row_bytes), 1 * b_row_bytes, 8 * b_row_bytes, b_swizzle),
+            step != first_step || product > 0);
       }
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again

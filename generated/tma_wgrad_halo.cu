@@ -368,13 +368,13 @@ void convgen_tma_wgrad_halo(
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < tile_k / 16; ++k) {
+      for (int product = 0; product < tile_k / 16; ++product) {
 #pragma unroll
         for (int j = 0; j < parts; ++j) {
           wgmma_m64n64k16_f32_f16_f16<1, 1>(
-              acc[j], wgmma_descriptor(a_tile + k * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
-              wgmma_descriptor(b_tile + part_place(consumer * parts + j) + k * (16 * b_row_bytes), b_row_bytes, 8 * b_row_bytes, b_swizzle),
-              step != first_step || k > 0);
+              acc[j], wgmma_descriptor(a_tile + product * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
+              wgmma_descriptor(b_tile + part_place(consumer * parts + j) + product * (16 * b_row_bytes), b_row_bytes, 8 * b_row_bytes, b_swizzle),
+              step != first_step || product > 0);
         }
       }
       wgmma_commit_group();

@@ -433,13 +433,13 @@ void convgen_winograd_fused(
 #pragma unroll
           for (int i = 0; i < 3; ++i) places[i] = (places[i] + matrix_of_pair(lane) * 16) ^ (places[i] >> 3 & 0x70);
 #pragma unroll
-          for (int k = 0; k < 4; ++k) {
+          for (int product = 0; product < 4; ++product) {
             u32 d[3][4];
 #pragma unroll
-            for (int i = 0; i < 3; ++i) ldmatrix_x4(d[i], places[i] ^ k * 32);
+            for (int i = 0; i < 3; ++i) ldmatrix_x4(d[i], places[i] ^ product * 32);
 #pragma unroll
             for (int i = 0; i < 12; ++i) d[i / 4][i % 4] = mul_f16x2(d[i / 4][i % 4], halves);
-            const int buffer = (r * 4 + k) % 2;
+            const int buffer = (r * 4 + product) % 2;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
               // register i of a fragment: the first two outputs of a quad or the second, 8 channels or the next 8
@@ -458,7 +458,7 @@ void convgen_winograd_fused(
 #pragma unroll
             for (int i = 0; i < points; ++i) {
               wgmma_m64n64k16_f32_f16_f16_rs(m[i], v[buffer][i],
-                  wgmma_descriptor(row_weights + i * (tile_channels * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle), (r | k) != 0);
+                  wgmma_descriptor(row_weights + i * (tile_channels * row_bytes) + product * 32, 16, 8 * row_bytes, swizzle), (r | product) != 0);
             }
             wgmma_commit_group();
             wgmma_wait_group<1>();  // the MMAs before are done with their points

@@ -487,13 +487,13 @@ void convgen_winograd_fused_streamed(
 #pragma unroll
           for (int i = 0; i < 3; ++i) places[i] = (places[i] + matrix_of_pair(lane) * 16) ^ (places[i] >> 3 & 0x70);
 #pragma unroll
-          for (int k = 0; k < 4; ++k) {
+          for (int product = 0; product < 4; ++product) {
             u32 d[3][4];
 #pragma unroll
-            for (int i = 0; i < 3; ++i) ldmatrix_x4(d[i], places[i] ^ k * 32);
+            for (int i = 0; i < 3; ++i) ldmatrix_x4(d[i], places[i] ^ product * 32);
 #pragma unroll
             for (int i = 0; i < 12; ++i) d[i / 4][i % 4] = mul_bf16x2(d[i / 4][i % 4], halves);
-            const int buffer = (r * 4 + k) % 2;
+            const int buffer = (r * 4 + product) % 2;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
               // register i of a fragment: the first two outputs of a quad or the second, 8 channels or the next 8
@@ -512,11 +512,11 @@ void convgen_winograd_fused_streamed(
 #pragma unroll
             for (int i = 0; i < points; ++i) {
               wgmma_m64n64k16_f32_bf16_bf16_rs(m[i], v[buffer][i],
-                  wgmma_descriptor(row_weights + i * (tile_channels * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle), (block | r | k) != 0);
+                  wgmma_descriptor(row_weights + i * (tile_channels * row_bytes) + product * 32, 16, 8 * row_bytes, swizzle), (block | r | product) != 0);
             }
             wgmma_commit_group();
             wgmma_wait_group<1>();  // the MMAs before are done with their points, and with their filter row
-            if (r > 0 && k == 0 && thread < cluster) mbarrier_arrive_cluster(base + weight_empty_barriers + 8 * previous, thread);
+            if (r > 0 && product == 0 && thread < cluster) mbarrier_arrive_cluster(base + weight_empty_barriers + 8 * previous, thread);
           }
           previous = weight_stage;
           ++weight_use;

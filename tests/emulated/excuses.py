@@ -131,7 +131,7 @@ HARMLESS = (
     Excuse(
         "guard: >= for >",
         "the last of several blocks of channels, which never begins the sums",
-        was=r"step != \w+ \|\| k > 0",
+        was=r"step != \w+ \|\| product > 0",
         above=r"b_tile|a_tile",
     ),
     Excuse(
@@ -313,7 +313,7 @@ HARMLESS = (
     Excuse(
         r"(removed: wgmma_fence removed|moved: wgmma_fence moved behind (for|wgmma_m64\w+)|guard: >= for >)",
         "the third loop goes on with accumulators that the MMAs of another have begun",
-        source=r"(?s)step = own_end;((?!wgmma_fence).)*wgmma_m64|step = own_end;.*k >= 0\)",
+        source=r"(?s)step = own_end;((?!wgmma_fence).)*wgmma_m64|step = own_end;.*product >= 0\)",
     ),
     Excuse("moved: wgmma_wait_group moved behind partials", "an address is made between the two places"),
     Excuse("moved: cluster_arrive moved before if", "no block reads another's sums of y", source=r"y_sums\[k\] ="),

@@ -30,7 +30,7 @@ from convgen.kernels.parts.walk import Digit, Walk, number
 
 WIDTHS = 64, 32, 16  # channels of a panel
 #: C text of what chunks of a row of gemm_k are swizzled by, by the channels of its panel.
-SWIZZLES = {64: "k & 7", 32: "k >> 1 & 3", 16: "k >> 2 & 1"}
+SWIZZLES = {64: "row & 7", 32: "row >> 1 & 3", 16: "row >> 2 & 1"}
 
 
 @dataclass(frozen=True)
