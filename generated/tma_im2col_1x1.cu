@@ -322,7 +322,7 @@ void convgen_tma_im2col_1x1(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int n = 0; n < tile_n; n += epi_tile_n) {
+      for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
         const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
@@ -332,14 +332,14 @@ void convgen_tma_im2col_1x1(
         for (int j = 0; j < epi_tile_n / 16; ++j) {
           const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
           const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-          const float* v = &acc[0][n / 2 + j * 8];
+          const float* v = &acc[0][first_column / 2 + j * 8];
           stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
                       cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
         }
         fence_proxy_async_shared();
         sync_consumer(consumer);
         if (thread == 0) {
-          tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0);
+          tma_store_tile_2d(&c_map, epi_tile_base, n0 + first_column, m0);
           bulk_commit_group();
         }
         epi_tile ^= 1;

@@ -333,9 +333,9 @@ void convgen_tma_im2col_1x1_nchw(
           const u32 place = base + operand_slots + slot * slot_bytes;
           mbarrier_wait_parity(base + slot_empty_barriers + 8 * slot, parity_of_use<slots>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, slot_bytes);
-          const int m = m0 + i / epi_tiles_across * 64;
-          const int n = n0 + i % epi_tiles_across * epi_tile_n;
-          tma_load_tile_3d(place, &operand_z_map, full, m % plane, n, m / plane);
+          const int first_m = m0 + i / epi_tiles_across * 64;
+          const int first_n = n0 + i % epi_tiles_across * epi_tile_n;
+          tma_load_tile_3d(place, &operand_z_map, full, first_m % plane, first_n, first_m / plane);
         }
       }
     }
@@ -414,7 +414,7 @@ void convgen_tma_im2col_1x1_nchw(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int n = 0; n < tile_n; n += epi_tile_n) {
+      for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
         const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
@@ -427,7 +427,7 @@ void convgen_tma_im2col_1x1_nchw(
         for (int j = 0; j < epi_tile_n / 16; ++j) {
           const int row = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
           const u32 place = epi_tile_base + row * 128 + column * 16;
-          const float* sums = &acc[0][n / 2 + j * 8];
+          const float* sums = &acc[0][first_column / 2 + j * 8];
           float v[8];
           u32 bits_z[4];
           ldmatrix_x4_trans(bits_z, place - epi_tile_base + tile_z);
@@ -435,7 +435,7 @@ void convgen_tma_im2col_1x1_nchw(
           for (int e = 0; e < 4; ++e) {
             const float value_z[2] = {cvt_f32_f16(f16(bits_z[e])),
                                       cvt_f32_f16(f16(bits_z[e] >> 16))};
-            const int pair = (n + j * 16) / 8 + e / 2;
+            const int pair = (first_column + j * 16) / 8 + e / 2;
             float both[2] = {sums[2 * e], sums[2 * e + 1]};
             epilogue(both, channel_b[pair], value_z);
             v[2 * e] = both[0];
@@ -449,7 +449,7 @@ void convgen_tma_im2col_1x1_nchw(
         if (thread == 0) {
           mbarrier_arrive(base + slot_empty_barriers + 8 * slot);
           const int first = m0;
-          if (first < m_end) tma_store_tile_3d(&c_map, epi_tile_base, first % plane, n0 + n, first / plane);
+          if (first < m_end) tma_store_tile_3d(&c_map, epi_tile_base, first % plane, n0 + first_column, first / plane);
           bulk_commit_group();
         }
         ++use;

@@ -321,8 +321,8 @@ void convgen_tma_im2col_channels_as_rows(
       float channel_b[rows / 64][2];
 #pragma unroll
       for (int i = 0; i < rows / 32; ++i) {
-        const int n = n0 + i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
-        channel_b[i / 2][i % 2] = operand_b[n];
+        const int k = n0 + i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
+        channel_b[i / 2][i % 2] = operand_b[k];
       }
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
@@ -355,7 +355,7 @@ void convgen_tma_im2col_channels_as_rows(
         acc[0][j] = epilogue(acc[0][j], channel_b[0][j / 2 % 2]);
       }
 #pragma unroll
-      for (int m = 0; m < tile_m; m += epi_tile_m) {
+      for (int first_column = 0; first_column < tile_m; first_column += epi_tile_m) {
         const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
@@ -365,14 +365,14 @@ void convgen_tma_im2col_channels_as_rows(
         for (int j = 0; j < epi_tile_m / 16; ++j) {
           const int row = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
           const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-          const float* v = &acc[0][m / 2 + j * 8];
+          const float* v = &acc[0][first_column / 2 + j * 8];
           stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                             cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
         fence_proxy_async_shared();
         sync_consumer(consumer);
         if (thread == 0) {
-          tma_store_tile_2d(&c_map, epi_tile_base, n0, m0 + m);
+          tma_store_tile_2d(&c_map, epi_tile_base, n0, m0 + first_column);
           bulk_commit_group();
         }
         epi_tile ^= 1;

@@ -354,9 +354,9 @@ void convgen_tma_im2col_dynamic(
           const u32 place = base + operand_slots + slot * slot_bytes;
           mbarrier_wait_parity(base + slot_empty_barriers + 8 * slot, parity_of_use<slots>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, slot_bytes);
-          const int m = m0 + i / epi_tiles_across * 64;
-          const int n = n0 + i % epi_tiles_across * epi_tile_n;
-          tma_load_tile_2d(place, &operand_z_map, full, n, m);
+          const int first_m = m0 + i / epi_tiles_across * 64;
+          const int first_n = n0 + i % epi_tiles_across * epi_tile_n;
+          tma_load_tile_2d(place, &operand_z_map, full, first_n, first_m);
         }
       }
     }
@@ -442,7 +442,7 @@ void convgen_tma_im2col_dynamic(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int n = 0; n < tile_n; n += epi_tile_n) {
+      for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
         const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
@@ -455,7 +455,7 @@ void convgen_tma_im2col_dynamic(
         for (int j = 0; j < epi_tile_n / 16; ++j) {
           const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
           const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-          const float* sums = &acc[0][n / 2 + j * 8];
+          const float* sums = &acc[0][first_column / 2 + j * 8];
           float v[8];
           u32 bits_z[4];
           ldmatrix_x4(bits_z, place - epi_tile_base + tile_z);
@@ -463,7 +463,7 @@ void convgen_tma_im2col_dynamic(
           for (int e = 0; e < 4; ++e) {
             const float value_z[2] = {cvt_f32_f16(f16(bits_z[e])),
                                       cvt_f32_f16(f16(bits_z[e] >> 16))};
-            const int pair = (n + j * 16) / 8 + e / 2;
+            const int pair = (first_column + j * 16) / 8 + e / 2;
             float both[2] = {sums[2 * e], sums[2 * e + 1]};
             epilogue(both, channel_b[pair], value_z);
             v[2 * e] = both[0];
@@ -476,7 +476,7 @@ void convgen_tma_im2col_dynamic(
         sync_consumer(consumer);
         if (thread == 0) {
           mbarrier_arrive(base + slot_empty_barriers + 8 * slot);
-          tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0);
+          tma_store_tile_2d(&c_map, epi_tile_base, n0 + first_column, m0);
           bulk_commit_group();
         }
         ++use;

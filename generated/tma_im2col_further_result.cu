@@ -380,9 +380,9 @@ void convgen_tma_im2col_further_result(
           const u32 place = base + operand_slots + slot * slot_bytes;
           mbarrier_wait_parity(base + slot_empty_barriers + 8 * slot, parity_of_use<slots>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, slot_bytes);
-          const int m = m0 + i / epi_tiles_across * 64;
-          const int n = n0 + i % epi_tiles_across * epi_tile_n;
-          tma_load_tile_2d(place, &operand_z_map, full, n, m);
+          const int first_m = m0 + i / epi_tiles_across * 64;
+          const int first_n = n0 + i % epi_tiles_across * epi_tile_n;
+          tma_load_tile_2d(place, &operand_z_map, full, first_n, first_m);
         }
       }
     }
@@ -478,7 +478,7 @@ void convgen_tma_im2col_further_result(
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-        for (int n = 0; n < tile_n; n += epi_tile_n) {
+        for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * leaving_bytes;
           // the epilogue tile is free when at most the other one is still being read
           if (thread == 0) bulk_wait_group_read<1>();
@@ -491,7 +491,7 @@ void convgen_tma_im2col_further_result(
           for (int j = 0; j < epi_tile_n / 16; ++j) {
             const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
             const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-            const float* sums = &acc[i][n / 2 + j * 8];
+            const float* sums = &acc[i][first_column / 2 + j * 8];
             float v[8];
             float further_t[8];
             u32 bits_z[4];
@@ -500,7 +500,7 @@ void convgen_tma_im2col_further_result(
             for (int e = 0; e < 4; ++e) {
               const float value_z[2] = {cvt_f32_f16(f16(bits_z[e])),
                                         cvt_f32_f16(f16(bits_z[e] >> 16))};
-              const int pair = (n + j * 16) / 8 + e / 2;
+              const int pair = (first_column + j * 16) / 8 + e / 2;
               float both[2] = {sums[2 * e], sums[2 * e + 1]};
               float both_t[2];
               epilogue(both, channel_b[pair], value_z, both_t);
@@ -518,8 +518,8 @@ void convgen_tma_im2col_further_result(
           sync_consumer(consumer);
           if (thread == 0) {
             mbarrier_arrive(base + slot_empty_barriers + 8 * slot);
-            tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0 + i * 64);
-            tma_store_tile_2d(&result_t_map, epi_tile_base + 8192, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, epi_tile_base, n0 + first_column, m0 + i * 64);
+            tma_store_tile_2d(&result_t_map, epi_tile_base + 8192, n0 + first_column, m0 + i * 64);
             bulk_commit_group();
           }
           ++use;

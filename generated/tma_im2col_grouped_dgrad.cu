@@ -473,9 +473,9 @@ void convgen_tma_im2col_grouped_dgrad(
           if (value == value) continue;
           const int block = at / (tile_m / 2) * 64;
           const int j = at % (tile_m / 2);
-          const int m = pixel_of(m0 + j / 4 * 8 + accumulator_column(lane) + j % 2, phase);
-          const int n = n0 + block + warp * 16 + accumulator_row(lane) + j / 2 % 2 * 8;
-          if (m < GEMM_M && n < GEMM_N) value = window_sum(x, w, m, n);
+          const int gemm_m = pixel_of(m0 + j / 4 * 8 + accumulator_column(lane) + j % 2, phase);
+          const int gemm_n = n0 + block + warp * 16 + accumulator_row(lane) + j / 2 % 2 * 8;
+          if (gemm_m < GEMM_M && gemm_n < GEMM_N) value = window_sum(x, w, gemm_m, gemm_n);
 #pragma unroll
           for (int i = 0; i < rows / 64 * (tile_m / 2); ++i) {
             if (i == at) acc[i / (tile_m / 2)][i % (tile_m / 2)] = value;
@@ -485,14 +485,14 @@ void convgen_tma_im2col_grouped_dgrad(
       }
 
 #pragma unroll
-      for (int m = 0; m < tile_m; m += epi_tile_m) {
+      for (int first_column = 0; first_column < tile_m; first_column += epi_tile_m) {
         const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
         const int column = (warp * 2 + lane / 8 % 2) ^ matrix_row(lane);  // of 16 bytes
 #pragma unroll
         for (int j = 0; j < epi_tile_m / 16; ++j) {
           const int row = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
           const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-          const float* v = &acc[0][m / 2 + j * 8];
+          const float* v = &acc[0][first_column / 2 + j * 8];
           stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                             cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
@@ -502,7 +502,7 @@ void convgen_tma_im2col_grouped_dgrad(
         const int gemm_n = n0 + channel;
 #pragma unroll 8
         for (int pixel = thread / 8; pixel < epi_tile_m; pixel += 16) {
-          const int gemm_m = pixel_of(m0 + m + pixel, phase);
+          const int gemm_m = pixel_of(m0 + first_column + pixel, phase);
           const u32 place = epi_tile_base + pixel * (epi_tile_n * 2) + (channel / 8 ^ (pixel & 7)) * 16;
           *reinterpret_cast<Vec4*>(y + gemm_m * 256 + gemm_n) = ld_shared_v4_u32(place);
         }

@@ -433,9 +433,9 @@ void convgen_tma_im2col_groups(
           if (value == value) continue;
           const int block = at / (tile_n / 2) * 64;
           const int j = at % (tile_n / 2);
-          const int m = m0 + block + warp * 16 + accumulator_row(lane) + j / 2 % 2 * 8;
-          const int n = n0 + j / 4 * 8 + accumulator_column(lane) + j % 2;
-          if (m < GEMM_M && n < GEMM_N) value = window_sum(x, w, m, n);
+          const int gemm_m = m0 + block + warp * 16 + accumulator_row(lane) + j / 2 % 2 * 8;
+          const int gemm_n = n0 + j / 4 * 8 + accumulator_column(lane) + j % 2;
+          if (gemm_m < GEMM_M && gemm_n < GEMM_N) value = window_sum(x, w, gemm_m, gemm_n);
 #pragma unroll
           for (int i = 0; i < rows / 64 * (tile_n / 2); ++i) {
             if (i == at) acc[i / (tile_n / 2)][i % (tile_n / 2)] = value;

@@ -374,9 +374,9 @@ void convgen_tma_im2col_residual(
           const u32 place = base + operand_slots + slot * slot_bytes;
           mbarrier_wait_parity(base + slot_empty_barriers + 8 * slot, parity_of_use<slots>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, slot_bytes);
-          const int m = m0 + i / epi_tiles_across * 64;
-          const int n = n0 + i % epi_tiles_across * epi_tile_n;
-          tma_load_tile_2d(place, &operand_z_map, full, n, m);
+          const int first_m = m0 + i / epi_tiles_across * 64;
+          const int first_n = n0 + i % epi_tiles_across * epi_tile_n;
+          tma_load_tile_2d(place, &operand_z_map, full, first_n, first_m);
         }
       }
     }
@@ -465,20 +465,20 @@ void convgen_tma_im2col_residual(
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-        for (int n = 0; n < tile_n; n += epi_tile_n) {
+        for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
           // this thread's channels of scale
           float channel_scale[epi_tile_n / 8][2];
 #pragma unroll
           for (int j = 0; j < epi_tile_n / 8; ++j) {
-            const int k = n0 + n + 8 * j + accumulator_column(lane);
+            const int k = n0 + first_column + 8 * j + accumulator_column(lane);
             load_pair_f32(operand_scale + k, channel_scale[j]);
           }
           // this thread's channels of shift
           float channel_shift[epi_tile_n / 8][2];
 #pragma unroll
           for (int j = 0; j < epi_tile_n / 8; ++j) {
-            const int k = n0 + n + 8 * j + accumulator_column(lane);
+            const int k = n0 + first_column + 8 * j + accumulator_column(lane);
             load_pair_f32(operand_shift + k, channel_shift[j]);
           }
           // the epilogue tile is free when at most the other one is still being read
@@ -492,7 +492,7 @@ void convgen_tma_im2col_residual(
           for (int j = 0; j < epi_tile_n / 16; ++j) {
             const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
             const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-            const float* sums = &acc[i][n / 2 + j * 8];
+            const float* sums = &acc[i][first_column / 2 + j * 8];
             float v[8];
             u32 bits_z[4];
             ldmatrix_x4(bits_z, place - epi_tile_base + tile_z);
@@ -513,7 +513,7 @@ void convgen_tma_im2col_residual(
           sync_consumer(consumer);
           if (thread == 0) {
             mbarrier_arrive(base + slot_empty_barriers + 8 * slot);
-            tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, epi_tile_base, n0 + first_column, m0 + i * 64);
             bulk_commit_group();
           }
           ++use;

@@ -331,9 +331,9 @@ void convgen_tma_im2col_slices(
           const u32 place = base + operand_slots + slot * slot_bytes;
           mbarrier_wait_parity(base + slot_empty_barriers + 8 * slot, parity_of_use<slots>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, slot_bytes);
-          const int m = m0 + i / epi_tiles_across * 64;
-          const int n = n0 + i % epi_tiles_across * epi_tile_n;
-          tma_load_tile_2d(place, &operand_z_map, full, n, m);
+          const int first_m = m0 + i / epi_tiles_across * 64;
+          const int first_n = n0 + i % epi_tiles_across * epi_tile_n;
+          tma_load_tile_2d(place, &operand_z_map, full, first_n, first_m);
         }
       }
     }

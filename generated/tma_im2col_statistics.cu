@@ -391,7 +391,7 @@ void convgen_tma_im2col_statistics(
       float total_s[2] = {};
       float total_squares[2] = {};
 #pragma unroll
-      for (int m = 0; m < tile_m; m += epi_tile_m) {
+      for (int first_column = 0; first_column < tile_m; first_column += epi_tile_m) {
         const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
@@ -401,7 +401,7 @@ void convgen_tma_im2col_statistics(
         for (int j = 0; j < epi_tile_m / 16; ++j) {
           const int row = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
           const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-          const float* sums = &acc[0][m / 2 + j * 8];
+          const float* sums = &acc[0][first_column / 2 + j * 8];
           float v[8];
           float further_s[8];
           float further_squares[8];
@@ -422,7 +422,7 @@ void convgen_tma_im2col_statistics(
         fence_proxy_async_shared();
         sync_consumer(consumer);
         if (thread == 0) {
-          tma_store_tile_2d(&c_map, epi_tile_base, n0, m0 + m);
+          tma_store_tile_2d(&c_map, epi_tile_base, n0, m0 + first_column);
           bulk_commit_group();
         }
         epi_tile ^= 1;

@@ -407,21 +407,21 @@ void convgen_tma_im2col_strided_dgrad(
       const auto request = [&](int part) {
         if (part < epi_tile_count) {
           const u32 slot = base + operand_slots + (consumer * slots + part % slots) * slot_bytes;
-          const int m = m0 + part / epi_tiles_across * 64;
-          const int n = n0 + part % epi_tiles_across * epi_tile_n;
+          const int first_m = m0 + part / epi_tiles_across * 64;
+          const int first_n = n0 + part % epi_tiles_across * epi_tile_n;
 #pragma unroll 8
           for (int row = thread / 8; row < 64; row += 16) {
             const int column = thread % 8 * 8;
-            const int gemm_m = pixel_of(m + row, phase);
-            const int gemm_n = n + column;
+            const int gemm_m = pixel_of(first_m + row, phase);
+            const int gemm_n = first_n + column;
             cp_async_16(slot + place_branch(row, column),
                         operand_branch + (gemm_m * 128 + gemm_n), 16);
           }
 #pragma unroll 8
           for (int row = thread / 8; row < 64; row += 16) {
             const int column = thread % 8 * 8;
-            const int gemm_m = pixel_of(m + row, phase);
-            const int gemm_n = n + column;
+            const int gemm_m = pixel_of(first_m + row, phase);
+            const int gemm_n = first_n + column;
             cp_async_16(slot + 8192 + place_saved(row, column),
                         operand_saved + (gemm_m * 128 + gemm_n), 16);
           }
@@ -466,11 +466,11 @@ void convgen_tma_im2col_strided_dgrad(
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-        for (int n = 0; n < tile_n; n += epi_tile_n) {
+        for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
           cp_async_wait_group<slots - 1>();
           sync_consumer(consumer);
-          const int part = i * epi_tiles_across + n / epi_tile_n;
+          const int part = i * epi_tiles_across + first_column / epi_tile_n;
           const u32 slot = consumer * slots + part % slots;
           const u32 tile_branch = base + operand_slots + slot * slot_bytes;
           const u32 tile_saved = base + operand_slots + slot * slot_bytes + 8192;
@@ -479,7 +479,7 @@ void convgen_tma_im2col_strided_dgrad(
           for (int j = 0; j < epi_tile_n / 16; ++j) {
             const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
             const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-            const float* sums = &acc[i][n / 2 + j * 8];
+            const float* sums = &acc[i][first_column / 2 + j * 8];
             float v[8];
             u32 bits_branch[4];
             ldmatrix_x4(bits_branch, place - epi_tile_base + tile_branch);
@@ -503,7 +503,7 @@ void convgen_tma_im2col_strided_dgrad(
           request(part + slots);
           // neighboring threads store neighboring channels of a pixel
           const int channel = thread % 8 * 8;
-          const int gemm_n = n0 + n + channel;
+          const int gemm_n = n0 + first_column + channel;
 #pragma unroll 8
           for (int pixel = thread / 8; pixel < 64; pixel += 16) {
             const int gemm_m = pixel_of(m0 + i * 64 + pixel, phase);

@@ -463,21 +463,21 @@ void convgen_tma_im2col_transposed(
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-        for (int n = 0; n < tile_n; n += epi_tile_n) {
+        for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
           const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
 #pragma unroll
           for (int j = 0; j < epi_tile_n / 16; ++j) {
             const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
             const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-            const float* v = &acc[i][n / 2 + j * 8];
+            const float* v = &acc[i][first_column / 2 + j * 8];
             stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                         cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
           }
           sync_consumer(consumer);
           // neighboring threads store neighboring channels of a pixel
           const int channel = thread % 8 * 8;
-          const int gemm_n = n0 + n + channel;
+          const int gemm_n = n0 + first_column + channel;
 #pragma unroll 8
           for (int pixel = thread / 8; pixel < 64; pixel += 16) {
             const int gemm_m = pixel_of(m0 + i * 64 + pixel, phase);
