@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from convgen.gpus import Gpu
+from convgen.gpus import Gpu, Rate
 from convgen.ir import integer
 from convgen.ir.estimates import SizeClass, takers
 from convgen.ir.index_map import (
@@ -126,6 +126,11 @@ def _summary(problem: ConvProblem) -> Table:
     return Table(f"{problem.name}: {problem.op}", ("", ""), tuple(rows))
 
 
+def product_rate(problem: ConvProblem, gpu: Gpu, plan: Plan | None) -> Rate:
+    """How fast a part multiplies the problem's factors, in the arithmetic of the plan."""
+    return gpu.multiply(problem.reads[0].dtype, plan and plan.options.get("math"))
+
+
 def _roofline(problem: ConvProblem, gpu: Gpu, plan: Plan | None) -> Table:
     """The least time that a part can take, and how near the plan's estimate comes, where it is of that part."""
     flops, traffic = 2 * problem.macs, problem.min_bytes
@@ -134,7 +139,7 @@ def _roofline(problem: ConvProblem, gpu: Gpu, plan: Plan | None) -> Table:
     rows = [("move each tensor once", _si(traffic, "B"), _si(rate.per_second, "B/s"), _us(moving), rate.source)]
     note = f"At least {_us(moving)} on {gpu.name}: all memory, no arithmetic."
     if flops:
-        rate = gpu.multiply(problem.reads[0].dtype, plan and plan.options.get("math"))
+        rate = product_rate(problem, gpu, plan)
         computing = flops / rate.per_second
         least = max(moving, computing)
         rows.append(

@@ -163,6 +163,10 @@ class Search:
                 break
         return found
 
+    def variants(self, ranked: Iterable[Timed]) -> Iterator[Timed]:
+        """Legal configurations that the cost model does not tell from these, for a tuner to time."""
+        return self._legal(self._timed(v for t in ranked for v in self.kernel.variants(t.layout)))
+
 
 _us = attrgetter("us")
 

@@ -122,12 +122,11 @@ class Strategy:
 
     def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
         """Options worth measuring, the most promising first, with variants of each kernel's best few."""
-        found: list[tuple[float, Options]] = []
-        for search, ranked in self._ranked(problem, target, MOST_CANDIDATES, OF_A_KIND):
-            kernel = search.kernel
-            layouts = [t.layout for t in ranked]
-            layouts += [v for best in layouts[:VARIED] for v in kernel.variants(best) if not kernel.illegal(v)]
-            found += [(kernel.time(layout), self._of(search, layout.config.options)) for layout in layouts]
+        found = [
+            (t.us, self._of(search, t.layout.config.options))
+            for search, ranked in self._ranked(problem, target, MOST_CANDIDATES, OF_A_KIND)
+            for t in (*ranked, *search.variants(ranked[:VARIED]))
+        ]
         return [options for _, options in sorted(found, key=itemgetter(0))]
 
     def timed(self, problem: ConvProblem, target: Target, most: int, of_a_kind: int) -> list[tuple[float, Options]]:

@@ -135,8 +135,9 @@ def lookup(problem: ConvProblem, target: Target, gpu: str | None = None, strateg
     """
     gpus = [name for name in (gpu, target.gpu.name) if name]
     left_out = standing_in(problem)
-    unfused = strategies.UNFUSED if strategy is None else ()
-    asked = [(k, name, unfused if left_out[k] == THE_EPILOGUE else ()) for name in gpus for k in left_out]
+    by_name, unfused = ((), ()) if strategy else (strategies.BY_NAME, strategies.UNFUSED)
+    apart = {k: (*by_name, *unfused) if what == THE_EPILOGUE else by_name for k, what in left_out.items()}
+    asked = [(k, name, apart[k]) for name in gpus for k in left_out]
     for path in (user_path(), PACKAGED):
         if found := _best(path, asked, strategy):
             return Tuned(found.strategy, found.options, found.us or 0.0, found.gpu, left_out[found.key])
@@ -172,15 +173,13 @@ def stamp() -> list[tuple[int, int]]:
 
 def _best(path: Path, asked: list[tuple[str, str, tuple[str, ...]]], strategy: str | None) -> Measurement | None:
     """The fastest right measurement for the first key and GPU that have one whose results are the same in every run, of
-    other strategies than those beside them."""
-    by_name = () if strategy else strategies.BY_NAME
+    other strategies than those that stand beside them."""
     varying = [f"%{canonical({name: value})[1:-1]}%" for name, value in strategies.VARYING.items()]
     try:
         if path.is_file() and path.stat().st_size == 0:  # SQLite's empty database
             return None
         with open(path, "rb"), closing(_connect_to_read(path)) as connection:
-            for problem, gpu, others in asked:
-                apart = (*by_name, *others)
+            for problem, gpu, apart in asked:
                 query = (
                     f"SELECT {COLUMNS} FROM measurement WHERE key = ? AND gpu = ? AND schema = ? AND status = ? "
                     f"AND strategy = coalesce(?, strategy) AND strategy NOT IN ({', '.join('?' * len(apart))}) "

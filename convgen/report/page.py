@@ -13,7 +13,7 @@ from convgen.driver import Compilation
 from convgen.emulator import EmulationError, NoHostCompiler, views
 from convgen.emulator.timeline import Timeline, timeline
 from convgen.emulator.trace import recording
-from convgen.explain import formulas
+from convgen.explain import formulas, product_rate
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
 from convgen.picture import STYLE
@@ -119,7 +119,7 @@ def _times(c: Compilation) -> str:
     """The plan's estimate beside those of the strategies that serve, over the roofline."""
     problem, plan = c.request.problem, c.plan
     gpu = plan.target.gpu
-    computing = 2 * problem.macs / gpu.multiply(problem.reads[0].dtype, plan.options.get("math")).per_second
+    computing = 2 * problem.macs / product_rate(problem, gpu, plan).per_second
     least = 1e6 * max(problem.min_bytes / gpu.memory.per_second, computing)
     rows = {f"this plan ({plan.strategy})": plan.us} if plan.us else {}
     for name, strategy in strategies.load_all().items():

@@ -41,7 +41,7 @@ from convgen.targets import Target
 #: Registers of a thread that filters may take.
 MOST_FILTER_REGISTERS = 108
 #: What all layouts of a search have in common.
-OF_PROBLEM = ("axes", "in_channels", "out_channels", "warp_n", "k_slices", "filter_registers")
+OF_PROBLEM = ("axes", "in_channels", "out_channels", "warp_n", "products", "filter_registers")
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,13 @@ class Layout(base.Layout[Config]):
         return WARP * self.units * self.config.warps_m
 
     @cached_property
-    def k_slices(self) -> int:
+    def products(self) -> int:
         """Instructions of a tap."""
         return self.in_channels // self.k_elements
 
     @cached_property
     def filter_registers(self) -> int:
-        return self.problem.taps * self.k_slices * self.warp_n // COLUMNS * 2
+        return self.problem.taps * self.products * self.warp_n // COLUMNS * 2
 
     @property
     def slices(self) -> int:
@@ -281,7 +281,7 @@ class SmallGroups(base.Kernel[Config, Layout]):
         c = layout.config
         warps = max(layout.threads // WARP, 1)
         return cost.groups_time(
-            steps=layout.problem.taps * layout.k_slices * -(-layout.m_tiles // c.warps_m),
+            steps=layout.problem.taps * layout.products * -(-layout.m_tiles // c.warps_m),
             warps=warps,
             tiles=layout.tiles * max(layout.slices, 1),
             blocks=c.blocks,
