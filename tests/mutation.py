@@ -1,7 +1,7 @@
 """Mutates generated kernels of every family, and says how many of the mutants the emulator notices.
 
     python tests/mutation.py                              all of them: hours of one core
-    python tests/mutation.py --names split --kinds moved  goldens and classes by a part of their name
+    python tests/mutation.py --names split --kinds moved guard  goldens and classes by a part of their name
     python tests/mutation.py --log mutants.jsonl          what became of each, one a line; what it has is not run again
     python tests/mutation.py --share 0.2                  a fifth of them, the same in every run
 
@@ -16,10 +16,9 @@ import json
 import os
 import sys
 import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
+from collections import Counter, deque
+from collections.abc import Container, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,9 @@ sys.path[:0] = [str(TESTS / tier) for tier in ("text", "emulated")]
 
 if TYPE_CHECKING:
     from mutate import Mutant
+
+#: Mutants that wait for a process at most: each holds a whole kernel's text.
+AHEAD = 500
 
 
 def key(name: str, mutant: Mutant) -> str:
@@ -40,29 +42,52 @@ def drawn(name: str, mutant: Mutant, share: float) -> bool:
 
 
 def run(
-    names: Iterable[str], kinds: str, share: float, seeds: int, processes: int, log: Path | None
+    names: Iterable[str], kinds: Sequence[str], share: float, seeds: int, processes: int, log: Path | None
 ) -> Iterator[tuple[str, Mutant, str]]:
     """Each mutant's golden, itself and what becomes of it."""
-    from mutate import mutants
-    from mutation_cases import UNNOTICED, case
+    from mutation_cases import UNNOTICED
 
     rows = map(json.loads, log.read_text().splitlines()) if log and log.exists() else ()
     known = {row["mutant"]: row["verdict"] for row in rows}
     with ProcessPoolExecutor(processes) as pool:
-        for name in names:
-            source = case(name).source
-            chosen = [m for m in mutants(source) if kinds in m.kind and drawn(name, m, share)]
-            fresh = [m for m in chosen if key(name, m) not in known]
-            texts = [m.text for m in fresh]
-            if fresh and (clean := verdict_of(name, source, seeds)) != UNNOTICED:
-                raise SystemExit(f"{name} itself is not clean: {clean}")
-            yield from ((name, m, known[key(name, m)]) for m in chosen if key(name, m) in known)
-            verdicts = pool.map(verdict_of, repeat(name), texts, repeat(seeds))
-            for mutant, verdict in zip(fresh, verdicts, strict=True):
-                if log:
+        pending: deque[tuple[str, Mutant | None, Future[str] | None]] = deque()
+
+        def settled(most: int) -> Iterator[tuple[str, Mutant, str]]:
+            while len(pending) > most:
+                name, mutant, future = pending.popleft()
+                if mutant is None:
+                    if future and (verdict := future.result()) != UNNOTICED:
+                        pool.shutdown(wait=False, cancel_futures=True)
+                        raise SystemExit(f"{name} itself is not clean: {verdict}")
+                    continue
+                verdict = future.result() if future else known[key(name, mutant)]
+                if future and log:
                     with log.open("a") as file:
                         file.write(json.dumps({"mutant": key(name, mutant), "verdict": verdict}) + "\n")
                 yield name, mutant, verdict
+
+        for name, mutant, text in work(names, kinds, share, known):
+            pending.append((name, mutant, pool.submit(verdict_of, name, text, seeds) if text else None))
+            yield from settled(AHEAD)
+        yield from settled(0)
+
+
+def work(
+    names: Iterable[str], kinds: Sequence[str], share: float, known: Container[str]
+) -> Iterator[tuple[str, Mutant | None, str]]:
+    """The mutants of each golden and their texts, "" where it is known what becomes of them.  A golden of which some
+    are not comes first itself, with no mutant."""
+    from mutate import mutants
+    from mutation_cases import case
+
+    for name in names:
+        source = case(name).source
+        chosen = [m for m in mutants(source) if any(k in m.kind for k in kinds) and drawn(name, m, share)]
+        texts = ["" if key(name, m) in known else m.text for m in chosen]
+        if any(texts):
+            yield name, None, source
+        for mutant, text in zip(chosen, texts, strict=True):
+            yield name, mutant, text
 
 
 def verdict_of(name: str, text: str, seeds: int) -> str:
@@ -76,30 +101,29 @@ def main(arguments: argparse.Namespace) -> int:
     from mutate import OPERATORS
     from mutation_cases import FAMILIES, NOT_COMPILED, UNNOTICED
 
-    chosen = {f: [n for n in names if arguments.names in n] for f, names in FAMILIES.items()}
+    family = {n: f for f, names in FAMILIES.items() for n in names if arguments.names in n}
     log = Path(arguments.log) if arguments.log else None
     counts: Counter[tuple[str, str, str]] = Counter()
     missed = 0
-    for family, names in chosen.items():
-        for name, mutant, verdict in run(
-            names, arguments.kinds, arguments.share, arguments.seeds, arguments.processes, log
-        ):
-            if verdict == NOT_COMPILED:
-                continue
-            harmless = next((e for e in HARMLESS if e.covers(mutant)), None)
-            unseen = next((e for e in UNSEEN if e.covers(mutant)), None)
-            if verdict != UNNOTICED:
-                outcome = "noticed"
-                if harmless:
-                    print(f"noticed ({verdict}), and excused as harmless: {key(name, mutant)}", flush=True)
-            elif harmless:
-                outcome = "harmless"
-            else:
-                outcome = "missed"
-                missed += not unseen
-                print("missed" + (", as excused" if unseen else ""), key(name, mutant), flush=True)
-            counts[family, mutant.kind, outcome] += 1
-    print(table(counts, [f for f, names in chosen.items() if names], OPERATORS))
+    for name, mutant, verdict in run(
+        family, arguments.kinds, arguments.share, arguments.seeds, arguments.processes, log
+    ):
+        if verdict == NOT_COMPILED:
+            continue
+        harmless = next((e for e in HARMLESS if e.covers(mutant)), None)
+        unseen = next((e for e in UNSEEN if e.covers(mutant)), None)
+        if verdict != UNNOTICED:
+            outcome = "noticed"
+            if harmless:
+                print(f"noticed ({verdict}), and excused as harmless: {key(name, mutant)}", flush=True)
+        elif harmless:
+            outcome = "harmless"
+        else:
+            outcome = "missed"
+            missed += not unseen
+            print("missed" + (", as excused" if unseen else ""), key(name, mutant), flush=True)
+        counts[family[name], mutant.kind, outcome] += 1
+    print(table(counts, dict.fromkeys(family.values()), OPERATORS))
     return int(missed > 0)
 
 
@@ -127,7 +151,7 @@ def table(counts: Counter[tuple[str, str, str]], families: Iterable[str], kinds:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", default="", metavar="PART", help="of goldens")
-    parser.add_argument("--kinds", default="", metavar="PART", help="of classes")
+    parser.add_argument("--kinds", nargs="+", default=[""], metavar="PART", help="of classes")
     parser.add_argument("--share", type=float, default=1.0, help="of the mutants, a sample of them (1: all)")
     parser.add_argument("--seeds", type=int, default=16, help="until a mutant counts as not noticed (16)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="mutants at once")
