@@ -5,12 +5,15 @@ from __future__ import annotations
 from convgen.ir.problem import ConvProblem, Padding
 from convgen.ir.tensor import Tensor
 
-#: What is left out of a measurement that stands in for others.
+#: What is left out of a measurement that stands in for others: operands that have fewer elements than the result, such
+#: as a bias, or the whole epilogue.
+SMALL_OPERANDS = "small operands"
 THE_EPILOGUE = "the epilogue"
 
 
-def key(problem: ConvProblem, epilogue: bool = True) -> str:
-    """The problem as text, names and the epilogue's arithmetic left out: what decides a kernel's speed."""
+def key(problem: ConvProblem, without: str = "") -> str:
+    """The problem as text, names and the epilogue's arithmetic left out: what decides a kernel's speed; also
+    `without` SMALL_OPERANDS or THE_EPILOGUE."""
     numbers = {
         "n": (problem.n,),
         "c": (problem.c,),
@@ -28,7 +31,7 @@ def key(problem: ConvProblem, epilogue: bool = True) -> str:
     parts = [str(problem.op), *(f"{name}={'x'.join(map(str, v))}" for name, v in numbers.items())]
     tensors = (problem.x, problem.w, problem.y, problem.lowered)
     parts += [f"{t.role}={_layout(t)}" for t in tensors if t]
-    parts += [f"acc={problem.accumulate}", f"epilogue={_epilogue_class(problem) if epilogue else 'none'}"]
+    parts += [f"acc={problem.accumulate}", f"epilogue={_epilogue_class(problem, without)}"]
     if problem.prologue:
         parts.append(f"prologue={'+'.join(['elementwise', *sorted(map(_layout, problem.prologue.operands))])}")
     return " ".join(parts)
@@ -40,13 +43,15 @@ def _layout(tensor: Tensor) -> str:
     return f"{tensor.dtype}:{dims}" + (f"/{tensor.pitch}" if tensor.pitch else "")
 
 
-def _epilogue_class(problem: ConvProblem) -> str:
+def _epilogue_class(problem: ConvProblem, without: str) -> str:
     epilogue = problem.epilogue
-    if epilogue is None or (epilogue.is_identity and not problem.further):
+    if without == THE_EPILOGUE or epilogue is None or (epilogue.is_identity and not problem.further):
         return "none"
+    least = problem.result.size if without == SMALL_OPERANDS else 0
     pointwise = [] if epilogue.is_identity else ["elementwise"]
+    operands = sorted(_layout(t) for t in epilogue.operands if t.size >= least)
     results = sorted(f"{_kind(problem, t)} {_layout(t)}" for t in problem.further)
-    return "+".join([*pointwise, *sorted(_layout(t) for t in epilogue.operands), *results])
+    return "+".join([*pointwise, *operands, *results])
 
 
 def _kind(problem: ConvProblem, t: Tensor) -> str:
@@ -59,7 +64,7 @@ def standing_in(problem: ConvProblem) -> dict[str, str]:
     """The keys whose measurements may stand for a problem's, the nearest first, and what each leaves out."""
     packed = problem.packed  # which is as fast where a slice's pitch suits the same loads
     found: dict[str, str] = {}
-    for same, what in ((problem, ""), (packed, "slices"), (packed, THE_EPILOGUE)):
-        found.setdefault(key(same, what != THE_EPILOGUE), what)
-        found.setdefault(key(same.static, what != THE_EPILOGUE), what or "dynamic sizes")
+    for same, what in ((problem, ""), (packed, "slices"), (packed, SMALL_OPERANDS), (packed, THE_EPILOGUE)):
+        found.setdefault(key(same, what), what)
+        found.setdefault(key(same.static, what), what or "dynamic sizes")
     return found

@@ -38,6 +38,11 @@ def problem(n: int = 8, name: str = "a", op: Op = Op.FPROP, layout: str = "nhwc"
     )  # fmt: skip
 
 
+def with_epilogue(p: ConvProblem, text: str) -> ConvProblem:
+    (only,) = load(str(p).replace("\n  op ", f"\n  epilogue {{ {text} }}\n  op ", 1), p.name)
+    return only.problem
+
+
 def with_bias(p: ConvProblem, function: str = "relu", operand: str = "b") -> ConvProblem:
     value = ep.Call(function, (ep.Binary("+", ep.Acc(), ep.OperandRef(operand)),))
     tensor = Tensor(operand, "operand", "f32", ("k",), (p.k,))
@@ -135,6 +140,28 @@ def test_an_epilogue_that_was_not_measured_takes_the_bare_convolutions_choice(pa
         db.record(measured(with_bias(p), 4.0, "fused"))
         found = database.lookup(with_bias(p), SM_90A)
         assert found is not None and found.strategy == "fused" and not found.left_out
+
+
+def test_operands_smaller_than_the_result_do_not_hide_what_was_measured_with_larger_ones(path: Path):
+    """A residual decides how fast an epilogue is, and a bias beside it hardly matters."""
+    p = problem()
+    added = with_epilogue(p, "operand z: f16[n, p, q, k]  y = acc + z")
+    biased = with_epilogue(p, "operand b: f32[k]  operand z: f16[n, p, q, k]  y = relu(acc + b + z)")
+    gated = with_epilogue(p, "operand e: f16[n, k]  y = acc * e")
+    with Database(path) as db:
+        db.record(measured(p, 2.0, "bare"))
+        db.record(measured(added, 4.0, "added"))
+        for asked, strategy, left_out in (
+            (added, "added", ""), (biased, "added", "small operands"), (gated, "bare", "the epilogue"),
+        ):  # fmt: skip
+            found = database.lookup(asked, SM_90A)
+            assert found is not None and (found.strategy, found.left_out) == (strategy, left_out)
+        db.record(measured(biased, 5.0, "biased"))
+        found = database.lookup(biased, SM_90A)
+        assert found is not None and found.strategy == "biased" and not found.left_out
+        wider = with_epilogue(p, "operand b: f32[k]  operand z: f32[n, p, q, k]  y = relu(acc + b + z)")
+        found = database.lookup(wider, SM_90A)
+    assert found is not None and found.strategy == "bare"
 
 
 def test_an_epilogue_is_left_to_strategies_that_fuse_it(path: Path):
