@@ -330,20 +330,20 @@ void convgen_tma_im2col_resident(
     const int warp = thread / 32;
     const int lane = thread % 32;
     int epi_tile = 0;
+    const int n0 = 0;  // of all of this block's tiles
+    // this thread's channels of b, once for all tiles
+    float channel_b[tile_n / 8][2];
+#pragma unroll
+    for (int j = 0; j < tile_n / 8; ++j) {
+      const int k = n0 + 8 * j + accumulator_column(lane);
+      load_pair_f32(operand_b + k, channel_b[j]);
+    }
     mbarrier_wait_parity(base + b_barrier, 0);
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m + consumer * rows;
-      const int n0 = tile % n_tiles * tile_n;
       float acc[rows / 64][tile_n / 2];
-      // this thread's channels of b, on their way while the tensor cores work
-      float channel_b[tile_n / 8][2];
-#pragma unroll
-      for (int j = 0; j < tile_n / 8; ++j) {
-        const int k = n0 + 8 * j + accumulator_column(lane);
-        load_pair_f32(operand_b + k, channel_b[j]);
-      }
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);

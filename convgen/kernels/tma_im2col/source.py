@@ -94,7 +94,8 @@ def source(plan: Plan, layout: Layout) -> str:
         n_tiles=layout.n_tiles,
         finds_pixels=finds_pixels,
         load_from=load_from,
-        own_place=_place(layout, own=True),
+        own_place=_place(layout, own=True, columns=not config.resident),
+        own_columns=_own_columns(layout),
         operands_place=_place(layout, own=True, ends=False),
         fragment_place=_place(layout, own=True, rows="blockIdx.y * 64"),
         in_type=problem.x.dtype,
@@ -226,11 +227,23 @@ def _place(
         if ends and layout.gemm.plane % config.tile_m:
             lines.append(f"const int m_end = ({image} + 1) * plane;  // a tile's pixels are of one image")
     if own:
-        consumers_rows = "consumer * rows" if config.schedule != "pingpong" and config.consumers > 1 else ""
-        rows = f" + {rows or consumers_rows}" if rows or consumers_rows else ""
+        consumer_rows = _consumer_rows(layout)
+        rows = f" + {rows or consumer_rows}" if rows or consumer_rows else ""
         part = f" + k_rank * store_{'m' if config.swap_ab else 'n'}" if config.split_k > 1 else ""
         m, n = (m + part, n + rows) if config.swap_ab else (m + rows, n + part)
     return [*lines, f"const int m0 = {m};", *([f"const int n0 = {n};"] if columns else [])]
+
+
+def _consumer_rows(layout: Layout) -> str:
+    """C text: a consumer's first row of a tile that several share; nothing where it is the tile's."""
+    return "consumer * rows" if layout.config.schedule != "pingpong" and layout.config.consumers > 1 else ""
+
+
+def _own_columns(layout: Layout) -> str:
+    """C text: a consumer's first channel, of all tiles, where its block keeps B."""
+    first = "blockIdx.x % n_tiles * tile_n" if layout.n_tiles > 1 else ""
+    rows = _consumer_rows(layout) if layout.config.swap_ab else ""
+    return " + ".join(filter(None, (first, rows))) or "0"
 
 
 def _loads_from(layout: Layout) -> str:
