@@ -28,6 +28,7 @@ import numpy
 from scipy.optimize import least_squares, minimize
 
 from convgen.bench.results import command, commit, geomean
+from convgen.frontend import load
 from convgen.ir.problem import SPATIAL, ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels import registry, renamed, strategies
@@ -94,10 +95,11 @@ class Row:
 
 
 def problem_of(key: str) -> ConvProblem:
-    """The convolution that a database's key stands for.  Raises ValueError where it has an epilogue or
-    other layouts than channels last."""
-    op, *parts = key.split()
-    said = dict(part.split("=", 1) for part in parts)
+    """A convolution that a database's key stands for: of an epilogue, it says what it reads and writes, and no
+    arithmetic.  Raises ValueError where it has sums of what it reads, a prologue, or other layouts than channels
+    last."""
+    op, _, parts = key.partition(" ")
+    said = dict(re.findall(r"(\w+)=(\S*(?: [^\s=]+(?!\S))*)", parts))  # results have a space: `result f16:npqk`
 
     def numbers(name: str) -> tuple[int, ...]:
         return tuple(map(int, said[name].split("x")))
@@ -118,9 +120,31 @@ def problem_of(key: str) -> ConvProblem:
         "a", Op(op), n, c, k, size, taps, out, numbers("stride"), numbers("dilation"),
         tuple(lo for lo, _ in pads), tuple(hi for _, hi in pads), groups, x, w, y, accumulate=said["acc"],
     )  # fmt: skip
+    problem = _with_epilogue(problem, said["epilogue"])
     if database.key(problem) != key:
-        raise ValueError(f"not a convolution without an epilogue, channels last: {key}")
+        raise ValueError(f"not a convolution without sums, channels last: {key}")
     return problem
+
+
+def _with_epilogue(problem: ConvProblem, kind: str) -> ConvProblem:
+    """The convolution with the sum of an epilogue's operands, which its further results are, too."""
+    pointwise, *rest = kind.split("+")
+    if pointwise != "elementwise" or any("sum(" in part for part in rest):
+        return problem
+    total, declared = "acc", ""
+    for i, part in enumerate(rest):
+        further, _, layout = part.rpartition(" ")
+        dtype, dims = layout.split(":")
+        if further:  # dims of extent 1, which a key leaves out, are none that it is summed over
+            dims = [d for d, e in zip(problem.y.dims, problem.y.extents, strict=True) if d in dims or e == 1]
+        declared += f"{'result' if further else 'operand'} t{i}: {dtype}[{', '.join(dims)}]\n"
+        if further:
+            declared += f"t{i} = {total}\n"
+        else:
+            total += f" + t{i}"
+    text = str(problem).replace("\n  op ", f"\n  epilogue {{ {declared} y = relu({total}) }}\n  op ", 1)
+    (only,) = load(text, problem.name)
+    return only.problem
 
 
 def read(paths: Iterable[Path]) -> list[Row]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy
 import pytest
 
+from convgen.frontend import load
 from convgen.planner import database
 from convgen.planner.database import Database, Measurement, Status
 from convgen.targets import TARGETS
@@ -33,6 +34,30 @@ def test_a_key_says_which_convolution_it_stands_for(seed: int):
         read = fit_cost.problem_of(database.key(problem))
         assert replace(read, name=problem.name) == problem
     assert {p.n for p in geometries.suites((8, 64), ("resnet50",))} == {8, 64}
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(
+    "epilogue",
+    [
+        "operand z: f16[n, p, q, k]  y = acc * z",
+        "operand b: f32[k]  operand z: bf16[n, p, q, k]  operand u: f16[p, q, k]  y = acc + b * z + u",
+        "operand b: f32[k]  result t: f16[n, p, q, k]  t = acc + b  y = relu(t)",
+    ],
+)
+def test_a_key_says_what_an_epilogue_reads_and_writes(epilogue: str, n: int):
+    text = f"conv a {{ input x: f16[n={n}, h=8, w=8, c=64] filter w: f16[k=32, c=64] output y: f16[n, p, q, k] "
+    (only,) = load(f"{text} epilogue {{ {epilogue} }} }}")
+    read = fit_cost.problem_of(database.key(only.problem))
+    assert database.key(read) == database.key(only.problem) and not read.sums
+    assert len(read.operands) == len(only.problem.operands)
+
+
+def test_a_key_of_sums_of_what_is_read_stands_for_no_single_convolution():
+    text = "conv a { input x: f16[n=2, h=8, w=8, c=64] filter w: f16[k=32, c=64] output y: f16[n, p, q, k] "
+    (only,) = load(f"{text} epilogue {{ result s: f32[c]  s = x  y = acc }} }}")
+    with pytest.raises(ValueError, match="without sums"):
+        fit_cost.problem_of(database.key(only.problem))
 
 
 @pytest.fixture
