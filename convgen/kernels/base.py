@@ -83,6 +83,16 @@ class Layout(Generic[C]):
 
 
 L = TypeVar("L", bound=Layout)
+
+
+@dataclass(frozen=True)
+class Part(Generic[L]):
+    """A part of a kernel's space.  No layout of it takes less than `least` microseconds; they are made one by one."""
+
+    least: float
+    layouts: Iterable[L]
+
+
 #: Of a kernel that takes slices of any tensor.
 ANY_SLICES = frozenset({"x", "w", "y", "operand", "result"})
 #: Of a kernel that takes the number of images from a call, and of one that takes every size that may be dynamic.
@@ -122,9 +132,13 @@ class Kernel(Generic[C, L]):
         """Layouts worth considering that go with the options that are fixed, legal or not.
 
         Where nothing that is worth considering goes with them, the nearest that does: its obstacles will be shown.
-        Called where `unserved` is empty.
+        Called where `unserved` is empty.  A kernel has either this or `parts`.
         """
-        raise NotImplementedError
+        return (layout for part in self.parts(problem, target, fixed) for layout in part.layouts)
+
+    def parts(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Part[L]]:
+        """The space in parts, for a search to make the layouts of few of them."""
+        return [Part(0.0, self.space(problem, target, fixed))]
 
     def refine(self, best: Iterator[L], fixed: Options) -> Iterable[L]:
         """More layouts: variations of the best legal ones of `space`, which come fastest first."""

@@ -1,8 +1,8 @@
 """The one ranking: a kernel's configurations for a problem, enumerated, timed and checked once.
 
 Obstacles, the estimate, the tuner's candidates and the plan are views of a search.
-Times come before checks: a layout is checked when it is its turn, so that a plan costs the checks of the few
-that are faster than the first legal one.
+Bounds come before times, and times before checks: a layout is made, timed and checked when it is its turn, so that a
+plan costs little more than those of the few that are faster than the first legal one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from heapq import heapify, heappop, heappush, merge
+from itertools import tee
 from operator import attrgetter
+from typing import Any
 
 from convgen.diagnostics import listing
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.base import AnyKernel, Layout, Obstacle
+from convgen.kernels.base import AnyKernel, Layout, Obstacle, Part
 from convgen.kernels.config import Options, excess
 from convgen.targets import Target
 
@@ -77,26 +80,39 @@ class Search:
         return (Obstacle(f"kernel {name} reads zeros beyond {problem.x.name}, not `{problem.padding}`"),)
 
     @property
-    def _layouts(self) -> Iterable[Layout]:
-        return () if self.unserved else self.kernel.space(self.problem, self.target, self.fixed)
+    def _parts(self) -> Iterable[Part[Any]]:
+        return () if self.unserved else self.kernel.parts(self.problem, self.target, self.fixed)
 
     @cached_property
     def serves(self) -> bool:
         """Whether some configuration is legal: the first that is found will do, and none is timed."""
-        return any(not self.kernel.illegal(layout) for layout in self._layouts) or self.best is not None
+        layouts = (layout for part in self._parts for layout in part.layouts)
+        return any(not self.kernel.illegal(layout) for layout in layouts) or self.best is not None
 
-    def _all(self) -> list[Timed]:
+    def _all(self) -> Iterator[Timed]:
         """Every configuration, the fastest first.  They are not kept: thousands of layouts a search are a burden."""
-        unique: dict[object, Layout] = {layout.config: layout for layout in self._layouts}
-        space = self._timed(unique.values())
-        more = self.kernel.refine((t.layout for t in self._legal(space)), self.fixed)
-        fresh = {layout.config: layout for layout in more if layout.config not in unique}
-        return sorted([*space, *self._timed(fresh.values())], key=_us) if fresh else space
+        space, best = tee(self._space())
+        more = self.kernel.refine((t.layout for t in self._legal(best)), self.fixed)
+        return _distinct(merge(space, self._timed(more), key=_us))
+
+    def _space(self) -> Iterator[Timed]:
+        """The kernel's space, the fastest first, by branch and bound: the layouts of a part are made and timed when all
+        that are known to be faster than any of it have come.  What takes as long comes in the space's order."""
+        queue: list[tuple[float, tuple[int, ...], Part[Any] | Layout]]
+        queue = [(part.least, (i,), part) for i, part in enumerate(self._parts)]
+        heapify(queue)
+        while queue:
+            us, place, first = heappop(queue)
+            if isinstance(first, Part):
+                for i, layout in enumerate(first.layouts):
+                    heappush(queue, (self.kernel.time(layout), (*place, i), layout))
+            else:
+                yield Timed(us, first)
 
     def _timed(self, layouts: Iterable[Layout]) -> list[Timed]:
         return sorted((Timed(self.kernel.time(layout), layout) for layout in layouts), key=_us)
 
-    def _legal(self, ranked: list[Timed]) -> Iterator[Timed]:
+    def _legal(self, ranked: Iterable[Timed]) -> Iterator[Timed]:
         return (t for t in ranked if not self._obstacles_of(t.layout))
 
     def _obstacles_of(self, layout: Layout) -> tuple[Obstacle, ...]:
@@ -169,6 +185,15 @@ class Search:
 
 
 _us = attrgetter("us")
+
+
+def _distinct(ranked: Iterable[Timed]) -> Iterator[Timed]:
+    """Each configuration once."""
+    seen: set[object] = set()
+    for t in ranked:
+        if t.layout.config not in seen:
+            seen.add(t.layout.config)
+            yield t
 
 
 @contextmanager

@@ -267,9 +267,9 @@ LAYERS = {
     "sound": make("fprop", 64, 32, 32, (65536,), (3,), pad=5, dilation=5),
     "large filter": make("fprop", 64, 16, 64, (224, 224), (7, 7), stride=2, pad=3),
 }
-#: Function calls that a choice may take, since a compilation asks each strategy once a layer: 0.15 s or so. Calls are
+#: Function calls that a choice may take, since a compilation asks each strategy once a layer: 0.1 s or so. Calls are
 #: counted because seconds are another number on a busy machine.
-LONGEST_CHOICE = 800_000
+LONGEST_CHOICE = 250_000
 
 
 #: Layers that step over pixels, a tile of theirs and its microseconds on an H200, back to back.
@@ -336,7 +336,8 @@ CHOSEN = {
 @pytest.mark.parametrize("layer", CHOSEN)
 def test_a_choice_among_all_strategies_is_quick(layer: str) -> None:
     untuned(CHOSEN[layer], TARGET, "auto", {})  # what is kept from layer to layer
-    assert calls(lambda: untuned(replace(CHOSEN[layer], name="anew"), TARGET, "auto", {})) < LONGEST_CHOICE
+    most = 3 * LONGEST_CHOICE if layer == "depthwise, wgrad" else LONGEST_CHOICE  # all of whose layouts are timed
+    assert calls(lambda: untuned(replace(CHOSEN[layer], name="anew"), TARGET, "auto", {})) < most
 
 
 @pytest.mark.parametrize(

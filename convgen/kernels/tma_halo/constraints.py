@@ -10,7 +10,8 @@ from convgen.kernels.parts.hopper import MAX_BOX, MAX_ELEMENT_STRIDE, REGISTERS,
 from convgen.kernels.parts.limits import MAX_REGISTERS
 from convgen.kernels.parts.partial_sums import OF_IMAGES
 from convgen.kernels.tma_halo.halo import windows
-from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, y_channels_last
+from convgen.kernels.tma_halo.layout import Layout
+from convgen.kernels.tma_halo.rings import STORE_VECTOR, y_channels_last
 
 
 def illegal(layout: Layout) -> list[Obstacle]:

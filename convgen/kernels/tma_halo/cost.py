@@ -43,6 +43,18 @@ H200 = Rates()
 WIDE = 96
 
 
+def _of_tap(pixels: int, channels: int, shares: int, by_channels: bool, products: float, r: Rates) -> float:
+    """Microseconds of the tensor cores for a tap of a tile, and a block of input channels."""
+    step = product(pixels, r.shared_wait) if by_channels else pixels / 64 * product(channels, r.shared_wait)
+    return shares * products * step * r.mma / CYCLES
+
+
+def _written(writes: int, y_pitch: int, stored: int, r: Rates) -> float:
+    """Bytes that results count for: the narrower what is stored of a pixel, the more of it are sectors that another
+    block fills."""
+    return cost.written(writes, y_pitch, r.ragged_writes * max(1.0, WIDE / stored), r.odd_writes)
+
+
 def time(
     *, pixels: int, channels: int, k: int, stages: int, weight_stages: int, consumers: int, shares: int,
     by_channels: bool, blocks: int, products: float, box: int, weight_box: int, tiles: int, channel_tiles: int,
@@ -58,11 +70,8 @@ def time(
     im2col_time."""
     r = rates
     memory = r.memory * (r.apart if apart else 1.0)
-    # the narrower what is stored of a pixel, the more of it are sectors that another block fills
-    ragged_writes = r.ragged_writes * max(1.0, WIDE / stored)
-    written = cost.written(writes, y_pitch, ragged_writes, r.odd_writes)
-    step = product(pixels, r.shared_wait) if by_channels else pixels / 64 * product(channels, r.shared_wait)
-    mma = shares * products * step * r.mma / CYCLES
+    written = _written(writes, y_pitch, stored, r)
+    mma = _of_tap(pixels, channels, shares, by_channels, products, r)
     latency = r.latency / CYCLES
     ragged = 1 + r.ragged * (x_pitch % SECTOR != 0)
     a_byte = r.row / (2 * k) * ragged / CYCLES
@@ -87,3 +96,20 @@ def time(
     time = max(time, fetched / r.l2)
     moved = reads + written + splits * r.split
     return over(latency + halo + prologue + time + r.start, moved / memory + r.start)
+
+
+def least(
+    *, pixels: int, channels: int, k: int, shares: int, by_channels: bool, blocks: int, products: float,
+    weight_box: int, tiles: int, channel_tiles: int, taps: int, apart: bool, reads: int, writes: int, x_pitch: int,
+    y_pitch: int, stored: int, splits: float, sms: int, resident: bool, rates: Rates = H200,
+) -> float:  # fmt: skip
+    """Microseconds that no such tile goes below, whatever its halo tile and its rings: once its filters have come where
+    they are `resident` for sure, one tile after the other waits for the tensor cores, and bytes for device memory."""
+    r = rates
+    memory = r.memory * (r.apart if apart else 1.0)
+    mma = _of_tap(pixels, channels, shares, by_channels, products, r)
+    turns = math.ceil(tiles / max(sms // channel_tiles, 1))
+    time = turns * blocks * taps * mma + (turns - 1) * r.serial_store * pixels * channels
+    prologue = taps * blocks * weight_box / r.weights / CYCLES if resident else 0.0
+    moved = reads + _written(writes, y_pitch, stored, r) + splits * r.split
+    return over(r.latency / CYCLES + prologue + time + r.start, moved / memory + r.start)

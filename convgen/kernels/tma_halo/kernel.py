@@ -16,7 +16,7 @@ from convgen.ir.plan import Launch, Limit, Param, Plan
 from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.size import Size
 from convgen.kernels import base
-from convgen.kernels.base import Obstacle, plan_of
+from convgen.kernels.base import Obstacle, Part, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import lowering, operand_tiles, partial_sums, prepare
 from convgen.kernels.parts.assignment import assignment, served
@@ -29,11 +29,8 @@ from convgen.kernels.tma_halo.constraints import illegal
 from convgen.kernels.tma_halo.layout import Layout
 from convgen.kernels.tma_halo.maps import a_maps, b_param
 from convgen.kernels.tma_halo.source import source
-from convgen.kernels.tma_halo.space import FOLDS, demands, space
+from convgen.kernels.tma_halo.space import FOLDS, demands, parts
 from convgen.targets import Target
-
-#: How many times longer it takes where y is stored element by element (ResNet-50 in planes on an NVIDIA H200).
-ELEMENTWISE = 1.2
 
 
 class TmaHalo(base.Kernel[Config, Layout]):
@@ -72,8 +69,8 @@ class TmaHalo(base.Kernel[Config, Layout]):
             no("a tensor of 2^31 elements or more")
         return found
 
-    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Layout]:
-        return space(problem, target, fixed)
+    def parts(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Part[Layout]]:
+        return parts(problem, target, fixed)
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         return illegal(layout)
@@ -83,8 +80,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
         return c.swap_ab, c.schedule, c.consumers, c.weight_stages > 0, c.images > 1, c.group_pack, c.fold
 
     def time(self, layout: Layout) -> float:
-        us = cost.time(rates=cost.H200, **demands(layout))
-        return layout.prepared.time + us * (1.0 if layout.in_vectors else ELEMENTWISE)
+        return layout.us(cost.time(rates=cost.H200, **demands(layout)))
 
     def plan(self, layout: Layout) -> Plan:
         problem, config, prepared = layout.read, layout.config, layout.prepared

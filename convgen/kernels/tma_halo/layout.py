@@ -5,29 +5,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from convgen.ir.problem import SECTOR, ConvProblem
-from convgen.kernels import base
-from convgen.kernels.parts import operand_tiles, prepare
+from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import Assignment, assignment
 from convgen.kernels.parts.cost import LANES, functions
 from convgen.kernels.parts.hopper import (
     COLUMNS_BOX,
     PRODUCT_CHANNELS,
-    SWIZZLE_ALIGNMENT,
-    aligned,
     block_threads,
     lies_as,
     mean_products,
-    memory_order,
     products,
 )
-from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.parts.partial_sums import PartialSum, partial_bytes, partial_sums
 from convgen.kernels.parts.window_axis import WindowAxis
-from convgen.kernels.tma_halo.config import Config, RingConfig
+from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import Halo, depth, halo_of, windows
+from convgen.kernels.tma_halo.rings import RingLayout, y_channels_last
 from convgen.targets import Target
 
 
@@ -60,160 +56,10 @@ def b_columns(problem: ConvProblem, config: Config) -> bool:
     return not config.fills and output_channels_inside(problem)
 
 
-def y_channels_last(problem: ConvProblem) -> bool:
-    """Whether the channels of y are neighbors."""
-    return memory_order(problem.y, ("n", *problem.spatial.output, "k"))
-
-
-@lru_cache(maxsize=64)
-def in_vectors(problem: ConvProblem) -> bool:
-    """Whether y is stored `STORE_VECTOR` channels of a pixel at once, not element by element."""
-    return y_channels_last(problem) and math.gcd(problem.k, problem.y.pitch or 0) % STORE_VECTOR == 0
-
-
-#: Elements of y that a thread stores at once.
-STORE_VECTOR = 8
-#: Epilogue tiles of the operands that a consumer has in flight: halo tiles want the room.
-SLOTS = 2
-
+#: How many times longer it takes where y is stored element by element (ResNet-50 in planes on an NVIDIA H200).
+ELEMENTWISE = 1.2
 #: Instructions for an element that is summed: where its pixel lies, and whether y has it.
 SUM_CYCLES = 6
-
-C = TypeVar("C", bound=RingConfig)
-
-
-@dataclass(frozen=True)
-class RingLayout(base.Layout[C]):
-    """A configuration of a problem as the kernel reads it: rings of halo tiles and of boxes of filters, and an epilogue
-    tile for each consumer.  Sizes in bytes."""
-
-    prepared: prepare.Prepared
-
-    @property
-    def read(self) -> ConvProblem:
-        return self.prepared.problem
-
-    @property
-    def span(self) -> int:
-        """Of a pixel's channels, and of an output channel's: the swizzle's span."""
-        return self.config.tile_k * self.read.x.element.bytes
-
-    @property
-    def blocks(self) -> int:
-        """Of a group's input channels."""
-        return -(-self.channels // self.config.tile_k)
-
-    @property
-    def channels(self) -> int:
-        """Input channels of a group."""
-        return self.read.c
-
-    @property
-    def uneven(self) -> bool:
-        """Whether the last channel tile of each group, or pack, has fewer channels."""
-        return False
-
-    @property
-    def partial_sums(self) -> tuple[PartialSum, ...]:
-        """Of all sums."""
-        return ()
-
-    # ---- shared memory
-
-    @property
-    def halo(self) -> Halo:
-        """The halo tile of a tile."""
-        raise NotImplementedError
-
-    @property
-    def weight_box(self) -> int:
-        """What streams at once of the filters."""
-        raise NotImplementedError
-
-    @property
-    def weight_boxes(self) -> int:
-        """Such boxes of a tile's output channels."""
-        raise NotImplementedError
-
-    @property
-    def epi_tile_shape(self) -> tuple[int, int]:
-        """Pixels and channels of an epilogue tile, of which a consumer has one."""
-        raise NotImplementedError
-
-    @property
-    def weights(self) -> int:
-        """Of all filters: of those in flight, or of a tile's output channels."""
-        return self._weights(self.config.weight_stages)
-
-    def _weights(self, stages: int) -> int:
-        return aligned((self.config.rings * stages or self.weight_boxes) * self.weight_box)
-
-    @property
-    def epi_tile_pixels(self) -> int:
-        return self.epi_tile_shape[0]
-
-    @cached_property
-    def epi_tile_bytes(self) -> int:
-        return aligned(math.prod(self.epi_tile_shape) * self.read.y.element.bytes)
-
-    @cached_property
-    def in_vectors(self) -> bool:
-        return in_vectors(self.read)
-
-    @cached_property
-    def arriving(self) -> tuple[EpilogueTile, ...]:
-        """Operands, in epilogue tiles like those of y."""
-        return operand_tiles.copied(self.read, STORE_VECTOR, *self.epi_tile_shape) if self.in_vectors else ()
-
-    @property
-    def slots(self) -> int:
-        """Of each consumer, for an epilogue tile of each of them."""
-        return SLOTS if self.arriving else 0
-
-    @cached_property
-    def slot(self) -> int:
-        return aligned(sum(tile.bytes for tile in self.arriving))
-
-    @property
-    def shared_bytes(self) -> int:
-        """Of a block, with barriers, and room to begin where a swizzle does."""
-        return self.config.stages * self.stage_bytes + self.fixed_by(self.config.weight_stages)
-
-    @property
-    def stage_bytes(self) -> int:
-        """Of a halo tile in each ring, with its two barriers."""
-        return self.config.rings * (self.halo.bytes + 16)
-
-    def fixed_by(self, weight_stages: int) -> int:
-        """All but the halo tiles, with another number of boxes of filters: it does not depend on the halo tile."""
-        barriers = 8 * self._barriers(0, weight_stages)
-        return SWIZZLE_ALIGNMENT + self.epilogue_bytes + self._weights(weight_stages) + barriers
-
-    @cached_property
-    def epilogue_bytes(self) -> int:
-        """Of the epilogue tiles of all consumers."""
-        return self.config.consumers * (self.epi_tile_bytes + self.slots * self.slot)
-
-    def _barriers(self, stages: int, weight_stages: int) -> int:
-        """Two of each stage; where all filters stay, one on which they arrive."""
-        return 2 * self.config.rings * (stages + weight_stages) + (0 if weight_stages else 1)
-
-    @property
-    def shared_table(self) -> tuple[tuple[str, str], ...]:
-        c = self.config
-        rings, consumers = base.counted(c.rings, "ring"), base.counted(c.consumers, "consumer")
-        held = f"{self.weight_boxes} boxes"
-        if c.weight_stages:
-            held = f"{rings} x {base.counted(c.weight_stages, 'stage')}"
-        rows = [
-            ("halo tiles", f"{rings} x {base.counted(c.stages, 'stage')} x {self.halo.bytes}"),
-            ("weights", f"{held} x {self.weight_box}"),
-            ("y", f"{consumers} x {self.epi_tile_bytes}"),
-        ]
-        if self.arriving:
-            names = " and ".join(tile.name for tile in self.arriving)
-            rows.append((names, f"{consumers} x {self.slots} slots x {self.slot}"))
-        return (*rows, ("barriers", f"{self._barriers(c.stages, c.weight_stages)} x 8"))
 
 
 @dataclass(frozen=True)
@@ -283,9 +129,14 @@ class Layout(RingLayout[Config]):
         return -(-self.halo.line // self.config.tile_m)
 
     @cached_property
+    def lines(self) -> int:
+        """Strips of all images, or of all that a tile has whole."""
+        return -(-self.read.n * self.windows[0].output // self.config.images) * self.strips
+
+    @cached_property
     def tiles(self) -> int:
         """Of pixels, all images."""
-        return -(-self.read.n * self.windows[0].output // self.config.images) * self.strips * self.line_tiles
+        return self.lines * self.line_tiles
 
     @property
     def group_tiles(self) -> int:
@@ -344,18 +195,29 @@ class Layout(RingLayout[Config]):
 
     # ---- the estimate
 
+    def us(self, us: float) -> float:
+        """Microseconds with what goes before the kernel, where it takes so many with stores of vectors."""
+        return self.prepared.time + us * (1.0 if self.in_vectors else ELEMENTWISE)
+
     @cached_property
-    def tile_demands(self) -> dict[str, Any]:
-        """What the cost model asks of a tile in any strip."""
+    def shape_demands(self) -> dict[str, Any]:
+        """What the cost model asks of tiles of any pixels, to say what none of them goes below."""
         problem, config, (_, h, w) = self.read, self.config, self.windows
         return dict(
-            pixels=config.consumer_pixels, channels=config.consumer_channels, k=config.tile_k,
-            consumers=config.consumers, shares=config.shares, by_channels=config.swap_ab > 0, blocks=self.halos,
-            products=mean_products(products(config.tile_k), self.last_products, self.blocks),
+            channels=config.consumer_channels, k=config.tile_k, shares=config.shares, by_channels=config.swap_ab > 0,
+            blocks=self.halos, products=mean_products(products(config.tile_k), self.last_products, self.blocks),
             weight_box=self.weight_box, channel_tiles=self.channel_tiles, taps=len(h.offsets) * len(w.offsets),
             sms=self.target.sms, apart=problem.groups > 1 and min(self.span, self.stored) <= SECTOR,
             stored=self.stored, splits=self.splits, **self.prepared.traffic,
-            functions=functions(self.problem) + SUM_CYCLES / LANES * bool(self.read.sums),
+        )  # fmt: skip
+
+    @cached_property
+    def tile_demands(self) -> dict[str, Any]:
+        """What it asks of a tile in any strip."""
+        more = SUM_CYCLES / LANES * bool(self.read.sums)
+        return dict(
+            **self.shape_demands, pixels=self.config.consumer_pixels, consumers=self.config.consumers,
+            functions=functions(self.problem) + more,
         )  # fmt: skip
 
     @property

@@ -20,8 +20,9 @@ from convgen.kernels.parts.window_axis import WindowAxis
 from convgen.kernels.parts.window_sum import WindowSum, fragment_place, look, window_sum
 from convgen.kernels.tma_halo.filters import filters
 from convgen.kernels.tma_halo.halo import depth, phased, windows
-from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, y_channels_last
+from convgen.kernels.tma_halo.layout import Layout
 from convgen.kernels.tma_halo.maps import a_maps
+from convgen.kernels.tma_halo.rings import STORE_VECTOR, y_channels_last
 
 #: Products of the loops over taps that are unrolled: 100 take ptxas 2 s, 196 take 9, and spill where they are more.
 MOST_UNROLLED = 64

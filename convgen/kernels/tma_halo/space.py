@@ -5,23 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.base import IMAGES
+from convgen.kernels.base import IMAGES, Part
 from convgen.kernels.config import Options
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import assignment
+from convgen.kernels.tma_halo import cost
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.constraints import illegal_strip, illegal_tile, illegal_together
 from convgen.kernels.tma_halo.halo import line_of, windows
-from convgen.kernels.tma_halo.layout import (
-    Layout,
-    as_read,
-    group_of,
-    layout_of,
-    y_channels_last,
-)
+from convgen.kernels.tma_halo.layout import Layout, as_read, group_of, layout_of
+from convgen.kernels.tma_halo.rings import y_channels_last
 from convgen.targets import Target
 
 PIXELS = tuple(range(32, 257, 16))
@@ -37,20 +33,27 @@ def demands(layout: Layout) -> dict[str, Any]:
     return {**layout.demands, "stages": stages, "weight_stages": weight_stages}
 
 
-def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
     """Configurations that go with fixed options; where none of them runs, the first of what the options ask for."""
-    some = False
+    yield from _parts(problem, target, fixed)
+    yield Part(0.0, _instead(problem, target, fixed))
+
+
+def _instead(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+    """What the options ask for, where no configuration that goes with them runs."""
+    if not any(True for part in _parts(problem, target, fixed) for _ in part.layouts):
+        yield _asked_for(problem, target, fixed)
+
+
+def _parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
+    """Tiles that may run, each in all of its strips."""
     packs = [int(fixed["group_pack"])] if "group_pack" in fixed else _packs(problem)
     folds = [int(fixed["fold"])] if "fold" in fixed else _folds(problem)
     settled = len(folds) == 1  # by the options, or by a strided dgrad's phases
     for pack, fold in itertools.product(packs, folds):
         prepared = as_read(problem, pack, fold)
         if settled or _worth_folding(prepared.problem, group_of(problem, pack).k, fold):
-            for layout in _layouts(problem, target, fixed, pack, fold):
-                some = True
-                yield layout
-    if not some:
-        yield _asked_for(problem, target, fixed)
+            yield from _tiles(problem, target, fixed, pack, fold)
 
 
 def _folds(problem: ConvProblem) -> tuple[int, ...]:
@@ -86,8 +89,8 @@ def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
     return layout_of(problem, target, config)
 
 
-def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fold: int) -> Iterator[Layout]:
-    """Legal layouts that go with options, in packs of so many groups."""
+def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold: int) -> Iterator[Part[Layout]]:
+    """Tiles that go with options, in packs of so many groups."""
     root = layout_of(given, target, _plainest(pack, fold)).knowing("windows", "in_vectors", "group")
     problem, fills = root.read, pack > 1 or fold > 1
 
@@ -117,33 +120,61 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
     ):
         shares = consumers if schedule == "cooperative" else 1
         tiles = values("tile.m", (p for p in PIXELS if swap_ab or p % (64 * shares) == 0))
-        for channels, k, pixels in itertools.product(
-            values("tile.n", [64 * shares] if swap_ab else narrow), values("tile.k", spans), tiles
+        for channels, k in itertools.product(
+            values("tile.n", [64 * shares] if swap_ab else narrow), values("tile.k", spans)
         ):
             boxes = -(-c // k) * taps
             # if the one that takes the least shared memory is illegal, so are all
             fewest = min(ahead, key=lambda n: n * consumers // shares or boxes)
-            config = Config(pixels, 1, 1, channels, k, min(depths), fewest, consumers, schedule, swap_ab, pack, fold)
-            tile = root.having(config)
-            if illegal_tile(tile):
-                continue
-            tile.knowing("tile_demands")
-            rooms = {n: target.shared_bytes_per_block - tile.fixed_by(n) for n in ahead}
-            for strip, images, line in strips:
+            config = Config(tiles[0], 1, 1, channels, k, min(depths), fewest, consumers, schedule, swap_ab, pack, fold)
+            shape = root.having(config).knowing("shape_demands")
+            for pixels in tiles:
                 # a tile holds images, or none; where a strip is one row, a narrower tile is better a strip itself
-                if line <= pixels if images > 1 else not of_rows or pixels >= min(strip, tiles[-1]):
-                    yield from _staged(tile.sibling(strip=strip, images=images), depths, rooms)
+                fitting = [
+                    s for s in strips
+                    if (s.line <= pixels if s.images > 1 else not of_rows or pixels >= min(s.columns, tiles[-1]))
+                ]  # fmt: skip
+                if fitting:
+                    tile = shape.sibling(tile_m=pixels)
+                    yield Part(_least(tile, fitting), _layouts(tile, fitting, depths, ahead))
+
+
+def _least(tile: Layout, strips: Iterable[Strip]) -> float:
+    """Microseconds that a tile does not go below in any of these strips, however deep its rings are."""
+    config, asked = tile.config, tile.shape_demands
+    tiles = min(strip.lines * -(-strip.line // config.tile_m) for strip in strips)
+    return tile.us(cost.least(**asked, pixels=config.consumer_pixels, tiles=tiles, resident=config.fills))
+
+
+def _layouts(tile: Layout, strips: Iterable[Strip], depths: list[int], ahead: list[int]) -> Iterator[Layout]:
+    """The legal layouts of a tile."""
+    if illegal_tile(tile):
+        return
+    tile.knowing("tile_demands")
+    rooms = {n: tile.target.shared_bytes_per_block - tile.fixed_by(n) for n in ahead}
+    for strip in strips:
+        yield from _staged(tile.sibling(strip=strip.columns, images=strip.images), depths, rooms)
 
 
 def _plainest(pack: int, fold: int) -> Config:
     return Config(PIXELS[0], 1, 1, FULL, FULL, 1, 0, 1, "pingpong", 1, pack, fold)
 
 
-def _legal_strips(root: Layout, strips: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Those that are legal for some tile, with the pixels of padded width that hold all of their outputs."""
+class Strip(NamedTuple):
+    """Output columns, and whole images a tile; `lines` of so many pixels of padded width hold all of the outputs."""
+
+    columns: int
+    images: int
+    line: int
+    lines: int
+
+
+def _legal_strips(root: Layout, strips: list[tuple[int, int]]) -> list[Strip]:
+    """Those that are legal for some tile."""
     _, h, w = root.windows
-    legal = (pair for pair in strips if not illegal_strip(root.sibling(strip=pair[0], images=pair[1])))
-    return [(strip, images, line_of(h, w, strip, images)) for strip, images in legal]
+    layouts = [root.sibling(strip=columns, images=images) for columns, images in strips]
+    pairs = [(x.config.strip, x.config.images, x.lines) for x in layouts if not illegal_strip(x)]
+    return [Strip(columns, images, line_of(h, w, columns, images), lines) for columns, images, lines in pairs]
 
 
 def _staged(least: Layout, depths: list[int], rooms: dict[int, int]) -> Iterator[Layout]:

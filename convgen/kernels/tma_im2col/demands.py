@@ -7,6 +7,7 @@ from typing import Any
 
 from convgen.kernels.parts.cost import LINE, functions, lines
 from convgen.kernels.parts.hopper import COLUMNS_BOX, mean_products, products
+from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.layout import Layout
 
 
@@ -30,6 +31,20 @@ def demands(layout: Layout) -> dict[str, Any]:
         epi_tiles=layout.epi_tiles, row_sums=0 if config.swap_ab else len(sums), functions=functions(layout.problem),
         again=layout.gemm.read_again, between=between_taps(layout),
     )  # fmt: skip
+
+
+def least(layout: Layout) -> float:
+    """Microseconds that the layout does not go below outside of clusters and streams; nor with more blocks, or k blocks
+    per stage."""
+    config, g = layout.config, layout.gemm
+    us = cost.least(
+        rows=config.tile_n if config.swap_ab else config.tile_m, columns=config.columns, m=config.tile_m,
+        n=config.tile_n, loaded=0 if config.resident else layout.b_rows, k=config.tile_k, split_k=config.split_k,
+        tiles=layout.tile_count, steps=layout.mean_k_blocks,
+        products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
+        moved=g.traffic["reads"] + g.traffic["writes"], x_pitch=g.traffic["x_pitch"], sms=layout.target.sms,
+    )  # fmt: skip
+    return g.prepared.time + us
 
 
 def _crowd(layout: Layout) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.kernels import base
-from convgen.kernels.base import Obstacle, plan_of
+from convgen.kernels.base import Obstacle, Part, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import assignment, patches, prepare
 from convgen.kernels.parts.hopper import wgmma_obstacles
@@ -27,7 +27,7 @@ from convgen.kernels.tma_im2col.launches import launches, workspaces
 from convgen.kernels.tma_im2col.layout import PIXELS, Layout
 from convgen.kernels.tma_im2col.sizes import MOST_PIXELS, illegal_sizes, limits, size_obstacles
 from convgen.kernels.tma_im2col.source import source
-from convgen.kernels.tma_im2col.space import refine, space
+from convgen.kernels.tma_im2col.space import parts, refine
 from convgen.targets import Target
 
 #: Registers of a consumer that keep where a phase's pixels lie, and how many times longer a kernel takes that spills
@@ -71,8 +71,8 @@ class TmaIm2col(base.Kernel[Config, Layout]):
             found.no("the pixels of the result do not fit 32 bits, counted by whole tiles")
         return found
 
-    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Layout]:
-        return space(problem, target, fixed)
+    def parts(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Part[Layout]]:
+        return parts(problem, target, fixed)
 
     def refine(self, best: Iterator[Layout], fixed: Options) -> Iterable[Layout]:
         return refine(best, fixed)

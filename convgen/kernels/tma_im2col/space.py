@@ -7,12 +7,13 @@ import math
 from collections.abc import Iterable, Iterator
 
 from convgen.ir.problem import ConvProblem
+from convgen.kernels.base import Part
 from convgen.kernels.config import Options
 from convgen.kernels.parts import clusters, prepare
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT, Config
-from convgen.kernels.tma_im2col.demands import between_taps
+from convgen.kernels.tma_im2col.demands import between_taps, least
 from convgen.kernels.tma_im2col.epi_tiles import epi_tile_columns
 from convgen.kernels.tma_im2col.gemm import Gemm, gemm
 from convgen.kernels.tma_im2col.layout import Layout
@@ -47,24 +48,35 @@ OF_COLUMNS = ("epi_tile_shape", "epi_tile_bytes", "arriving", "leaving", "slot")
 #: The best so many are considered with their k loops shared evenly, too.
 STREAMED = 4
 
+#: k blocks of a stage, and blocks of a multiprocessor.
+Choice = tuple[int, int]
 
-def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+
+def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
     """Every tile, without a cluster that shares operands unless the options ask for one."""
     read = assignment(problem).problem
     packs = [int(fixed["group_pack"])] if "group_pack" in fixed else _packs(read)
-    cluster = int(fixed.get("cluster", 1))
-    operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
     for pack in packs:
         g = gemm(problem, pack)
         of_kind = OF_K if g.columns % 16 else (*OF_K, *OF_COLUMNS)
         of_kind = of_kind if g.tap_rows else (*of_kind, "tap_rows")  # without rows to leave out, no tile leaves any
         alike: dict[object, Layout] = {}
-        for config in _tiles(g, target, fixed, pack):
+        for config, choices in _tiles(g, target, fixed, pack):
             kind = config.tile_k, config.swap_ab, config.columns // config.split_k
             if kind not in alike:
                 alike[kind] = Layout(problem, target, config, g).knowing(*of_kind)
-            for multicast in operands:
-                yield _staged(alike[kind].having(config), fixed, cluster, multicast, config.stream_k)
+            us = 0.0 if {"cluster", "stream_k"} & fixed.keys() else least(alike[kind].having(config))
+            yield Part(us, _layouts(alike[kind], config, choices, fixed))
+
+
+def _layouts(alike: Layout, plainest: Config, choices: Iterable[Choice], fixed: Options) -> Iterator[Layout]:
+    """Of a tile, with each of these choices."""
+    cluster = int(fixed.get("cluster", 1))
+    operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
+    for k_blocks, blocks in choices:
+        config = plainest.but(k_blocks=k_blocks, blocks=blocks)
+        for operand in operands:
+            yield _staged(alike.having(config), fixed, cluster, operand, config.stream_k)
 
 
 def _packs(forward: ConvProblem) -> list[int]:
@@ -149,8 +161,9 @@ def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream
     return of(2)
 
 
-def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[Config]:
-    """Tiles and what goes with them, without a cluster that shares operands, and with stages to be found."""
+def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[tuple[Config, Iterable[Choice]]]:
+    """Tiles and what goes with each, the plainest first, without a cluster that shares operands, and with stages to be
+    found."""
 
     def values(name: str, defaults: Iterable[int]) -> list[int]:
         return [int(fixed[name])] if name in fixed else list(defaults)
@@ -161,6 +174,8 @@ def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[Confi
     order = str(fixed.get("order", "channels_inner"))
     raster, stream_k = int(fixed.get("raster", 1)), int(fixed.get("stream_k", 0))
     shapes = list(_tile_shapes(g, fixed))
+    if g.group:  # a tile is of one
+        shapes = [shape for shape in shapes if g.group_columns % shape[1] == 0] or shapes
     for k in values("tile.k", spans or (16,)):
         k_blocks = math.gcd(*g.taps) * -(-c // k)
         shared = values("k_blocks", [d for d in K_BLOCKS if k_blocks % d == 0 and k * d <= WIDEST_STAGE])
@@ -173,14 +188,15 @@ def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[Confi
             # several tiles a block, which has some of few parts of the output channels
             stays = tiles > target.sms >= LEAST_SHARING * -(-g.columns // n) and not g.phases and raster == 1
             stays = stays and k_blocks * n * k * g.element_bytes <= MOST_RESIDENT
-            for together, split_k, blocks, resident in itertools.product(
-                shared, values("split_k", splits), values("blocks", (1, 2, 3) if many else (1,)),
-                values("resident", (0, 1) if stays else (0,)),
-            ):  # fmt: skip
-                yield Config(
-                    m, n, k, 2, consumers, schedule, order, blocks, together, split_k, swap_ab, 1, "a", raster,
-                    stream_k, pack, resident,
+            choices = list(itertools.product(shared, values("blocks", (1, 2, 3) if many else (1,))))
+            for split_k, resident in itertools.product(
+                values("split_k", splits), values("resident", (0, 1) if stays else (0,))
+            ):
+                plainest = Config(
+                    m, n, k, 2, consumers, schedule, order, choices[0][1], choices[0][0], split_k, swap_ab, 1, "a",
+                    raster, stream_k, pack, resident,
                 )  # fmt: skip
+                yield plainest, choices
 
 
 def _tile_shapes(g: Gemm, fixed: Options) -> Iterator[tuple[int, int, int, str, int]]:

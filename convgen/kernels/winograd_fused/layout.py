@@ -19,7 +19,7 @@ from convgen.kernels.parts import prepare
 from convgen.kernels.parts.hopper import aligned, block_threads, products
 from convgen.kernels.parts.window_axis import WindowAxis
 from convgen.kernels.tma_halo.halo import Halo, Phase, windows
-from convgen.kernels.tma_halo.layout import RingLayout
+from convgen.kernels.tma_halo.rings import RingLayout
 from convgen.kernels.winograd_fused.config import QUAD, Config
 from convgen.targets import Target
 

@@ -16,7 +16,7 @@ from convgen.kernels.parts.counts import count
 from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, SWIZZLE_MASK
 from convgen.kernels.parts.window_sum import window_sum
 from convgen.kernels.tma_halo.halo import windows
-from convgen.kernels.tma_halo.layout import STORE_VECTOR, in_vectors, y_channels_last
+from convgen.kernels.tma_halo.rings import STORE_VECTOR, in_vectors, y_channels_last
 from convgen.kernels.tma_halo.source import Load, Place, affine, element_offset, formula
 from convgen.kernels.winograd.source import weighted
 from convgen.kernels.winograd_fused.config import QUAD, QUADS

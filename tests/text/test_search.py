@@ -1,0 +1,90 @@
+"""A search by branch and bound finds what timing every layout would."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from problems import make
+
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.base import Options
+from convgen.kernels.registry import kernel
+from convgen.kernels.search import search
+from convgen.targets import TARGETS
+
+TARGET = TARGETS["sm_90a"]
+#: The kernels whose spaces have parts.
+BOUNDED = ("tma_im2col", "tma_halo")
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> ConvProblem:
+    """Dense layers, groups and depthwise ones, of few and of many tiles; gradients of their inputs."""
+    groups = draw(st.sampled_from((1, 1, 3, 32, 384)))
+    c, k = (groups * draw(st.sampled_from((1, 4, 8, 24, 64) if groups > 1 else (3, 8, 72, 512))) for _ in "ck")
+    op = draw(st.sampled_from(("fprop", "fprop", "dgrad")))
+    filter, stride, dilation = (
+        draw(st.sampled_from((1, 3, 5))),
+        draw(st.integers(1, 2)),
+        draw(st.sampled_from((1, 1, 9))),
+    )
+    size, n = draw(st.integers(filter * dilation, 60)), draw(st.sampled_from((1, 8, 64)))
+    pad = draw(st.integers(0, filter // 2)) * dilation
+    return make(op, n, c, k, (size, size), (filter, filter), stride=stride, pad=pad, dilation=dilation, groups=groups)
+
+
+@settings(max_examples=40)
+@given(problem=problems(), first=st.integers(0, 30))
+@pytest.mark.parametrize("name", BOUNDED)
+def test_no_layout_takes_less_than_the_bound_of_its_part(name: str, problem: ConvProblem, first: int) -> None:
+    row = kernel(name)
+    assume(not row.unserved(problem, TARGET, {}))
+    for part in islice(row.parts(problem, TARGET, {}), first, None, 31):
+        assert all(part.least <= row.time(layout) for layout in part.layouts)
+
+
+#: Options that the bounds hold with, or must not be asked for with.
+FIXED: list[tuple[str, Options]] = [
+    ("tma_im2col", {}),
+    ("tma_im2col", {"cluster": 2}),
+    ("tma_im2col", {"stream_k": 1}),
+    ("tma_im2col", {"k_blocks": 3, "order": "taps_inner"}),
+    ("tma_halo", {}),
+    ("tma_halo", {"weight_stages": 3}),
+    ("tma_halo", {"images": 1, "stages": 1}),
+]
+LAYERS = {
+    "dense": make("fprop", 8, 192, 200, (14, 14), (3, 3), pad=1),
+    "dilated": make("fprop", 1, 64, 64, (65, 65), (3, 3), pad=36, dilation=36),
+    "groups": make("fprop", 8, 256, 256, (28, 28), (3, 3), pad=1, groups=32),
+    "strided dgrad": make("dgrad", 8, 64, 64, (28, 28), (3, 3), stride=2, pad=1),
+}
+
+
+@pytest.mark.parametrize(("name", "fixed"), FIXED)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_ranking_is_all_of_the_space_the_fastest_first(layer: str, name: str, fixed: Options) -> None:
+    row, problem = kernel(name), LAYERS[layer]
+    ranked = list(search(row, problem, TARGET, fixed).ranked())
+    assert [t.us for t in ranked] == sorted(t.us for t in ranked)
+    configs = {t.layout.config for t in ranked}
+    assert len(configs) == len(ranked)
+    assert {x.config for x in row.space(problem, TARGET, fixed) if not row.illegal(x)} <= configs
+
+
+def test_the_parts_of_a_space_that_are_slower_than_its_best_layout_are_not_laid_out() -> None:
+    row, problem = kernel("tma_halo"), LAYERS["groups"]
+    best = search(row, problem, TARGET, {}).us
+    bounds = [part.least for part in row.parts(problem, TARGET, {})]
+    assert sum(bound > best for bound in bounds) > 0.75 * len(bounds)
+
+
+def test_tiles_of_groups_are_of_one_group() -> None:
+    """Unless the options ask for others, whose obstacle is shown."""
+    row, problem = kernel("tma_im2col"), LAYERS["groups"]
+    assert all(x.gemm.group_columns % x.config.tile_n == 0 for x in row.space(problem, TARGET, {}))
+    asked = search(row, problem, TARGET, {"tile.n": 48})
+    assert any("tile n=48 does not divide" in o.message for o in asked.obstacles)
