@@ -29,15 +29,15 @@ from convgen.ir.problem import ConvProblem, Op
 
 _STREAM_K = """
 conv stream_k {
-  input  x: f16[n=20, h=7, w=9, c=40]
-  filter w: f16[k=168, r=3, s=3, c=40]
+  input  x: f16[n=118, h=7, w=9, c=56]
+  filter w: f16[k=168, r=3, s=1, c=56]
   output y: f16[n, p, q, k]
-  pad 1
+  pad h=1
   epilogue {
     operand b: f32[k]
     y = relu(acc + b)
   }
-  strategy tma_im2col { swap_ab 0  tile m=128 n=160 k=64  stages 5  consumers 2  schedule cooperative  stream_k 1 }
+  strategy tma_im2col { swap_ab 0  tile m=128 n=80 k=64  stages 2  consumers 2  schedule cooperative  stream_k 1 }
   target sm_90a
 }
 """
