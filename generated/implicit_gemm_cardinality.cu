@@ -148,22 +148,31 @@ __device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int gemm_m, int k) {
+  constexpr int Cg = 8;  // input channels of a group
+  constexpr int H = 28;
+  constexpr int W = 28;
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int P = 28;
+  constexpr int Q = 28;
+  constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256;  // in elements
+  constexpr int w_stride_k = 72, w_stride_r = 24, w_stride_s = 8;  // in elements
   float sum = 0.0f;
-  const int q = gemm_m % 28;
-  const int p = (gemm_m / 28) % 28;
-  const int n = gemm_m / 784;
+  const int q = gemm_m % Q;
+  const int p = (gemm_m / Q) % P;
+  const int n = gemm_m / (P * Q);
   const int group = k / 8;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
-    if (in_h < 0 || in_h >= 28) continue;
+    if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
-      if (in_w < 0 || in_w >= 28) continue;
+      if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 8 && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * 200704 + in_h * 7168 + in_w * 256 + group * 8 + c]) * cvt_f32_f16(w[k * 72 + r * 24 + s * 8 + c]);
+      for (int c = 0; c < Cg && sum == sum; ++c) {
+        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * 8 + c]) * cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
       }
     }
   }

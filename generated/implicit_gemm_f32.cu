@@ -333,22 +333,32 @@ void convgen_implicit_gemm_f32(
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const float* __restrict__ x, const float* __restrict__ w, int offset) {
+  constexpr int C = 64;
+  constexpr int H = 28;
+  constexpr int W = 28;
+  constexpr int K = 64;
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int P = 28;
+  constexpr int Q = 28;
+  constexpr int x_stride_n = 50176, x_stride_h = 1792, x_stride_w = 64;  // in elements
+  constexpr int w_stride_k = 576, w_stride_r = 192, w_stride_s = 64;  // in elements
   float sum = 0.0f;
-  const int k = offset % 64;
-  const int q = (offset / 64) % 28;
-  const int p = (offset / 1792) % 28;
-  const int n = offset / 50176;
+  const int k = offset % K;
+  const int q = (offset / K) % Q;
+  const int p = (offset / (Q * K)) % P;
+  const int n = offset / (P * Q * K);
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
-    if (in_h < 0 || in_h >= 28) continue;
+    if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
-      if (in_w < 0 || in_w >= 28) continue;
+      if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 64 && sum == sum; ++c) {
-        sum += x[n * 50176 + in_h * 1792 + in_w * 64 + c] * w[k * 576 + r * 192 + s * 64 + c];
+      for (int c = 0; c < C && sum == sum; ++c) {
+        sum += x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c] * w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c];
       }
     }
   }

@@ -433,22 +433,32 @@ void convgen_implicit_gemm_planes(
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const float* __restrict__ x, const float* __restrict__ w, int offset) {
+  constexpr int C = 44;
+  constexpr int H = 14;
+  constexpr int W = 14;
+  constexpr int K = 64;
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int P = 14;
+  constexpr int Q = 14;
+  constexpr int x_stride_n = 8624, x_stride_h = 616, x_stride_w = 44;  // in elements
+  constexpr int w_stride_k = 396, w_stride_r = 132, w_stride_s = 44;  // in elements
   float sum = 0.0f;
-  const int q = offset % 14;
-  const int p = (offset / 14) % 14;
-  const int k = (offset / 196) % 64;
-  const int n = offset / 12544;
+  const int q = offset % Q;
+  const int p = (offset / Q) % P;
+  const int k = (offset / (P * Q)) % K;
+  const int n = offset / (K * P * Q);
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
-    if (in_h < 0 || in_h >= 14) continue;
+    if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
-      if (in_w < 0 || in_w >= 14) continue;
+      if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 44 && sum == sum; ++c) {
-        sum += x[n * 8624 + in_h * 616 + in_w * 44 + c] * w[k * 396 + r * 132 + s * 44 + c];
+      for (int c = 0; c < C && sum == sum; ++c) {
+        sum += x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c] * w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c];
       }
     }
   }

@@ -281,19 +281,26 @@ __device__ __forceinline__ float epilogue(
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int n, int p, int q, int k) {
+  constexpr int Cg = 56;  // input channels of a group
+  constexpr int H = 28;
+  constexpr int W = 28;
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int x_stride_n = 351232, x_stride_h = 12544, x_stride_w = 448;  // in elements
+  constexpr int w_stride_k = 504, w_stride_r = 168, w_stride_s = 56;  // in elements
   float sum = 0.0f;
   const int group = k / 56;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
-    if (in_h < 0 || in_h >= 28) continue;
+    if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
-      if (in_w < 0 || in_w >= 28) continue;
+      if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 56 && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * 351232 + in_h * 12544 + in_w * 448 + group * 56 + c]) * cvt_f32_f16(w[k * 504 + r * 168 + s * 56 + c]);
+      for (int c = 0; c < Cg && sum == sum; ++c) {
+        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * 56 + c]) * cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
       }
     }
   }

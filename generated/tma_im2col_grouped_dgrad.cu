@@ -305,24 +305,33 @@ __device__ __forceinline__ int steps_of(int work) {
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int gemm_m, int k) {
+  constexpr int Cg = 8;  // input channels of a group
+  constexpr int H = 28;
+  constexpr int W = 28;
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int P = 56;
+  constexpr int Q = 56;
+  constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256;  // in elements
+  constexpr int w_stride_c = 72, w_stride_r = 24, w_stride_s = 8;  // in elements
   float sum = 0.0f;
-  const int q = gemm_m % 56;
-  const int p = (gemm_m / 56) % 56;
-  const int n = gemm_m / 3136;
+  const int q = gemm_m % Q;
+  const int p = (gemm_m / Q) % P;
+  const int n = gemm_m / (P * Q);
   const int group = k / 8;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int start_h = p - r + 1;
     const int in_h = start_h / 2;
-    if (start_h < 0 || start_h % 2 != 0 || in_h >= 28) continue;
+    if (start_h < 0 || start_h % 2 != 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int start_w = q - s + 1;
       const int in_w = start_w / 2;
-      if (start_w < 0 || start_w % 2 != 0 || in_w >= 28) continue;
+      if (start_w < 0 || start_w % 2 != 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 8 && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * 200704 + in_h * 7168 + in_w * 256 + group * 8 + c]) * cvt_f32_f16(w[group * 568 + c * 72 + r * 24 + s * 8 + k]);
+      for (int c = 0; c < Cg && sum == sum; ++c) {
+        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * 8 + c]) * cvt_f32_f16(w[group * 568 + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
       }
     }
   }

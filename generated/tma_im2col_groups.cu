@@ -276,22 +276,29 @@ constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int gemm_m, int k) {
+  constexpr int Cg = 4;  // input channels of a group
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int P = 14;
+  constexpr int Q = 14;
+  constexpr int x_stride_n = 100352, x_stride_h = 3584, x_stride_w = 128;  // in elements
+  constexpr int w_stride_k = 36, w_stride_r = 12, w_stride_s = 4;  // in elements
   float sum = 0.0f;
-  const int q = gemm_m % 14;
-  const int p = (gemm_m / 14) % 14;
-  const int n = gemm_m / 196;
+  const int q = gemm_m % Q;
+  const int p = (gemm_m / Q) % P;
+  const int n = gemm_m / (P * Q);
   const int group = k / 4;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p * 2 + r - 1;
     if (in_h < 0) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q * 2 + s - 1;
       if (in_w < 0) continue;
 #pragma unroll 1
-      for (int c = 0; c < 4 && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * 100352 + in_h * 3584 + in_w * 128 + group * 4 + c]) * cvt_f32_f16(w[k * 36 + r * 12 + s * 4 + c]);
+      for (int c = 0; c < Cg && sum == sum; ++c) {
+        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * 4 + c]) * cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
       }
     }
   }

@@ -252,22 +252,32 @@ __device__ __forceinline__ int first_of(int share) { return share * (steps / sha
 
 // w[k, r, s, c] before the epilogue: the pixels that its tap reads, and nothing else.
 __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16* __restrict__ y, int offset) {
+  constexpr int N = 8;
+  constexpr int C = 256;
+  constexpr int H = 14;
+  constexpr int W = 14;
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int P = 14;
+  constexpr int Q = 14;
+  constexpr int x_stride_n = 50176, x_stride_h = 3584, x_stride_w = 256;  // in elements
+  constexpr int y_stride_n = 50176, y_stride_p = 3584, y_stride_q = 256;  // in elements
   float sum = 0.0f;
-  const int c = offset % 256;
-  const int s = (offset / 256) % 3;
-  const int r = (offset / 768) % 3;
-  const int k = offset / 2304;
+  const int c = offset % C;
+  const int s = (offset / C) % S;
+  const int r = (offset / (S * C)) % R;
+  const int k = offset / (R * S * C);
 #pragma unroll 1
-  for (int n = 0; n < 8 && sum == sum; ++n) {
+  for (int n = 0; n < N && sum == sum; ++n) {
 #pragma unroll 1
-    for (int p = 0; p < 14 && sum == sum; ++p) {
+    for (int p = 0; p < P && sum == sum; ++p) {
       const int in_h = p + r - 1;
-      if (in_h < 0 || in_h >= 14) continue;
+      if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-      for (int q = 0; q < 14 && sum == sum; ++q) {
+      for (int q = 0; q < Q && sum == sum; ++q) {
         const int in_w = q + s - 1;
-        if (in_w < 0 || in_w >= 14) continue;
-        sum += cvt_f32_f16(y[n * 50176 + p * 3584 + q * 256 + k]) * cvt_f32_f16(x[n * 50176 + in_h * 3584 + in_w * 256 + c]);
+        if (in_w < 0 || in_w >= W) continue;
+        sum += cvt_f32_f16(y[n * y_stride_n + p * y_stride_p + q * y_stride_q + k]) * cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c]);
       }
     }
   }

@@ -268,23 +268,31 @@ __device__ __forceinline__ u32 part_place(int part) {
 
 // w[k, r, s, c] before the epilogue: the pixels that its tap reads, and nothing else.
 __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16* __restrict__ y, int offset) {
+  constexpr int N = 8;
+  constexpr int Cg = 24;  // input channels of a group
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int P = 28;
+  constexpr int Q = 28;
+  constexpr int x_stride_n = 451584, x_stride_h = 8064, x_stride_w = 144;  // in elements
+  constexpr int y_stride_n = 112896, y_stride_p = 4032, y_stride_q = 144;  // in elements
   float sum = 0.0f;
-  const int c = offset % 24;
-  const int s = (offset / 24) % 3;
-  const int r = (offset / 72) % 3;
-  const int k = offset / 216;
+  const int c = offset % Cg;
+  const int s = (offset / Cg) % S;
+  const int r = (offset / (S * Cg)) % R;
+  const int k = offset / (R * S * Cg);
   const int group = k / 24;
 #pragma unroll 1
-  for (int n = 0; n < 8 && sum == sum; ++n) {
+  for (int n = 0; n < N && sum == sum; ++n) {
 #pragma unroll 1
-    for (int p = 0; p < 28 && sum == sum; ++p) {
+    for (int p = 0; p < P && sum == sum; ++p) {
       const int in_h = p * 2 + r - 1;
       if (in_h < 0) continue;
 #pragma unroll 1
-      for (int q = 0; q < 28 && sum == sum; ++q) {
+      for (int q = 0; q < Q && sum == sum; ++q) {
         const int in_w = q * 2 + s - 1;
         if (in_w < 0) continue;
-        sum += cvt_f32_f16(y[n * 112896 + p * 4032 + q * 144 + k]) * cvt_f32_f16(x[n * 451584 + in_h * 8064 + in_w * 144 + group * 24 + c]);
+        sum += cvt_f32_f16(y[n * y_stride_n + p * y_stride_p + q * y_stride_q + k]) * cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * 24 + c]);
       }
     }
   }

@@ -216,13 +216,16 @@ __device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[c
 
 // y[n, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const float* __restrict__ x, const float* __restrict__ w, int gemm_m, int k) {
+  constexpr int Cg = 64;  // input channels of a group
+  constexpr int x_stride_w = 2304;  // in elements
+  constexpr int w_stride_k = 64;  // in elements
   float sum = 0.0f;
   const int q = gemm_m;
   const int group = k / 64;
   const int in_w = q;
 #pragma unroll 1
-  for (int c = 0; c < 64 && sum == sum; ++c) {
-    sum += x[in_w * 2304 + group * 64 + c] * w[k * 64 + c];
+  for (int c = 0; c < Cg && sum == sum; ++c) {
+    sum += x[in_w * x_stride_w + group * 64 + c] * w[k * w_stride_k + c];
   }
   return sum;
 }
@@ -419,8 +422,10 @@ void convgen_winograd_f32_filter(
     const float* __restrict__ w,
     float* __restrict__ u
 ) {
-  const int index = blockIdx.x * 128 + threadIdx.x;
-  if (index >= 4096) return;
+  constexpr int block_threads = 128;
+  constexpr int threads = 4096;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
   const int k = index / 64;
   const int c = index % 64;
   float held[size][size][1];
@@ -453,8 +458,10 @@ void convgen_winograd_f32_input(
     const float* __restrict__ x,
     float* __restrict__ v
 ) {
-  const int index = blockIdx.x * 128 + threadIdx.x;
-  if (index >= 12544) return;
+  constexpr int block_threads = 128;
+  constexpr int threads = 12544;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
   const int tile = index / 32;
   const int c = (index % 32) * 2;
   const int tile_q = tile % 7;
@@ -495,18 +502,25 @@ void convgen_winograd_f32_input(
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const float* __restrict__ x, const float* __restrict__ w, int n, int p, int q, int k) {
+  constexpr int C = 64;
+  constexpr int H = 28;
+  constexpr int W = 28;
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int x_stride_n = 50176, x_stride_h = 1792, x_stride_w = 64;  // in elements
+  constexpr int w_stride_k = 576, w_stride_r = 192, w_stride_s = 64;  // in elements
   float sum = 0.0f;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
-    if (in_h < 0 || in_h >= 28) continue;
+    if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
-      if (in_w < 0 || in_w >= 28) continue;
+      if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 64 && sum == sum; ++c) {
-        sum += x[n * 50176 + in_h * 1792 + in_w * 64 + c] * w[k * 576 + r * 192 + s * 64 + c];
+      for (int c = 0; c < C && sum == sum; ++c) {
+        sum += x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c] * w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c];
       }
     }
   }
@@ -524,8 +538,10 @@ void convgen_winograd_f32_output(
     float* __restrict__ y,
     const float* __restrict__ operand_b
 ) {
-  const int index = blockIdx.x * 128 + threadIdx.x;
-  if (index >= 12544) return;
+  constexpr int block_threads = 128;
+  constexpr int threads = 12544;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
   const int tile = index / 32;
   const int k = (index % 32) * 2;
   const int tile_q = tile % 7;

@@ -1,0 +1,105 @@
+"""Named numbers of generated source: the extents by which an index is divided, and the strides of tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from convgen.codegen.c_expr import Names
+from convgen.ir.size import Size
+from convgen.ir.tensor import Tensor
+
+#: Names of extents in formulas and constants, where they are not the dim in capitals.
+EXTENT_NAMES = {"c_in_group": "Cg", "k_in_group": "Kg"}
+#: The names in the order in which they are defined.
+EXTENTS = ("N", "C", "Cg", "D", "H", "W", "K", "Kg", "T", "R", "S", "O", "P", "Q")
+
+
+def extent_name(dim: str) -> str:
+    return EXTENT_NAMES.get(dim, dim.upper())
+
+
+@dataclass
+class Constants:
+    """The constants of a function's text, while that is made: those that it mentions, in order.
+
+    A name has one value.  Where another number has it already, a number stands for itself.  Operands and results that
+    lie in memory as the `result` does have its strides.  Text with no place where they are `defined` has none.
+    """
+
+    result: Tensor | None = None
+    defined: bool = True
+
+    _known: dict[str, int] = field(default_factory=dict)
+    _mentioned: dict[str, None] = field(default_factory=dict)
+
+    def within(self, text: str) -> tuple[str, ...]:
+        """C text that defines those which a text has: extents first, the strides of a tensor together.
+
+        Not all that were mentioned are left: lines that nothing needs are dropped in the end."""
+        words = set(re.findall(r"\w+", text))
+        extents = [name for name in EXTENTS if name in self._mentioned and name in words]
+        strides: dict[str, list[str]] = {}
+        for name in self._mentioned:
+            if name not in EXTENTS and name in words:
+                strides.setdefault(name.rpartition("_stride_")[0], []).append(name)
+        groups = {"Cg": "  // input channels of a group", "Kg": "  // output channels of a group"}
+        told = (", ".join(f"{name} = {self._known[name]}" for name in names) for names in strides.values())
+        return (
+            *(f"{name} = {self._known[name]};{groups.get(name, '')}" for name in extents),
+            *(f"{text};  // in elements" for text in told),
+        )
+
+    def extent(self, dim: str, value: int) -> str:
+        """C text of a dim's extent."""
+        name = extent_name(dim)
+        if not self._takes(name, value):
+            return str(value)
+        self._mention(name)
+        return name
+
+    def strides(self, tensor: Tensor) -> Names:
+        """Of offsets into a tensor, by the name that it has in the source."""
+        pointer = {
+            "operand": f"operand_{tensor.name}",
+            "result": f"result_{tensor.name}",
+            "workspace": tensor.name,
+        }.get(tensor.role, tensor.role)
+        if self.result and (tensor.dims, tensor.strides) == (self.result.dims, self.result.strides):
+            pointer = self.result.role
+        steps = zip(tensor.dims, tensor.extents, tensor.strides, strict=True)
+        named = {
+            stride: f"{pointer}_stride_{dim}"
+            for dim, extent, stride in steps
+            if not isinstance(stride, Size) and extent != 1 and stride > 1
+        }
+        return Names({s: name for s, name in named.items() if self._takes(name, s)}, mention=self._mention)
+
+    def of_index(self, dims: Sequence[str], extent: Callable[[str], int]) -> Names:
+        """Of an index over dims, outermost first, that is divided into coordinates."""
+        divisors: dict[int, tuple[str, ...]] = {}
+        moduli: dict[tuple[int, int], tuple[str, ...]] = {}
+        inner = 1
+        for end in range(len(dims), 0, -1):
+            if isinstance(extent(dims[end - 1]), Size):
+                break
+            names: tuple[str, ...] = ()
+            count = 1
+            for dim in reversed(dims[1:end]):
+                if isinstance(extent(dim), Size) or not self._takes(extent_name(dim), extent(dim)):
+                    break
+                count *= extent(dim)
+                if extent(dim) > 1:
+                    names = (extent_name(dim), *names)
+                if inner == 1:
+                    divisors.setdefault(count, names)
+                moduli.setdefault((inner, count), names)
+            inner *= extent(dims[end - 1])
+        return Names(divisors=divisors, moduli=moduli, mention=self._mention)
+
+    def _takes(self, name: str, value: int) -> bool:
+        return self.defined and self._known.setdefault(name, value) == value
+
+    def _mention(self, name: str) -> None:
+        self._mentioned.setdefault(name)
