@@ -155,7 +155,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int S = 3;
   constexpr int P = 28;
   constexpr int Q = 28;
-  constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256;  // in elements
+  constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
   constexpr int w_stride_k = 72, w_stride_r = 24, w_stride_s = 8;  // in elements
   float sum = 0.0f;
   const int q = gemm_m % Q;
@@ -172,7 +172,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
       for (int c = 0; c < Cg && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * 8 + c]) * cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
+        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]) * cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
       }
     }
   }
@@ -287,7 +287,8 @@ void convgen_implicit_gemm_cardinality(
         float v[run];
 #pragma unroll
         for (int e = 0; e < run; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
-        *reinterpret_cast<u64*>(y + (gemm_m * 256 + k)) =
+        constexpr int y_stride_q = 256;  // in elements
+        *reinterpret_cast<u64*>(y + (gemm_m * y_stride_q + k)) =
             u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);
       }
     }

@@ -326,7 +326,8 @@ void convgen_implicit_gemm_f32(
     float v[run];
 #pragma unroll
     for (int e = 0; e < run; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
-    *reinterpret_cast<Vec4*>(partial + (gemm_m * 64 + gemm_n)) = Vec4{
+    constexpr int y_stride_q = 64;  // in elements
+    *reinterpret_cast<Vec4*>(partial + (gemm_m * y_stride_q + gemm_n)) = Vec4{
         __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
   }
 }

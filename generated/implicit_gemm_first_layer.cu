@@ -294,7 +294,8 @@ void convgen_implicit_gemm_first_layer(
         float v[run];
 #pragma unroll
         for (int e = 0; e < run; ++e) v[e] = acc[i / 2][(j * run + e) / 2][i % 2 * 2 + e % 2];
-        *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{
+        constexpr int y_stride_q = 64;  // in elements
+        *reinterpret_cast<Vec4*>(y + (gemm_m * y_stride_q + gemm_n)) = Vec4{
             cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),
             cvt_f16x2_f32(v[6], v[7])};
       }

@@ -336,7 +336,8 @@ void convgen_implicit_gemm_first_layer_wgmma(
           for (int e = 0; e < 8; ++e) {
             v[e] = max_nan_f32(v[e] + value_b[e], 0.0f);
           }
-          *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{
+          constexpr int y_stride_q = 64;  // in elements
+          *reinterpret_cast<Vec4*>(y + (gemm_m * y_stride_q + gemm_n)) = Vec4{
               cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),
               cvt_f16x2_f32(v[6], v[7])};
         }

@@ -349,7 +349,8 @@ void convgen_implicit_gemm_fp8(
       for (int e = 0; e < 8; ++e) {
         v[e] = gelu(v[e] * value_scale);
       }
-      *reinterpret_cast<Vec4*>(y + (gemm_m * 128 + gemm_n)) = Vec4{
+      constexpr int y_stride_q = 128;  // in elements
+      *reinterpret_cast<Vec4*>(y + (gemm_m * y_stride_q + gemm_n)) = Vec4{
           cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]), cvt_bf16x2_f32(v[4], v[5]),
           cvt_bf16x2_f32(v[6], v[7])};
     }

@@ -334,7 +334,10 @@ void convgen_implicit_gemm_grouped(
       float v[run];
 #pragma unroll
       for (int e = 0; e < run; ++e) v[e] = acc[i / 2][(j * run + e) / 2][i % 2 * 2 + e % 2];
-      *reinterpret_cast<Vec4*>(y + ((gemm_m / 784) * 200704 + group * 50176 + gemm_n * 784 + gemm_m % 784)) = Vec4{
+      constexpr int P = 28;
+      constexpr int Q = 28;
+      constexpr int y_stride_n = 200704, y_stride_group = 50176, y_stride_k = 784;  // in elements
+      *reinterpret_cast<Vec4*>(y + ((gemm_m / (P * Q)) * y_stride_n + group * y_stride_group + gemm_n * y_stride_k + gemm_m % (P * Q))) = Vec4{
           cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]), cvt_bf16x2_f32(v[4], v[5]),
           cvt_bf16x2_f32(v[6], v[7])};
     }

@@ -425,7 +425,10 @@ void convgen_implicit_gemm_planes(
       float v[run];
 #pragma unroll
       for (int e = 0; e < run; ++e) v[e] = acc[i / 2][(j * run + e) / 2][i % 2 * 2 + e % 2];
-      *reinterpret_cast<Vec4*>(partial + ((gemm_m / 196) * 12544 + gemm_n * 196 + gemm_m % 196)) = Vec4{
+      constexpr int P = 14;
+      constexpr int Q = 14;
+      constexpr int y_stride_n = 12544, y_stride_k = 196;  // in elements
+      *reinterpret_cast<Vec4*>(partial + ((gemm_m / (P * Q)) * y_stride_n + gemm_n * y_stride_k + gemm_m % (P * Q))) = Vec4{
           __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
     }
   }

@@ -343,7 +343,8 @@ void convgen_implicit_gemm_s8(
     for (int e = 0; e < 8; ++e) {
       v[e] = max_nan_f32(v[e] * value_scale[e] + value_b[e], 0.0f);
     }
-    *reinterpret_cast<u64*>(y + (gemm_m * 128 + gemm_n)) =
+    constexpr int y_stride_q = 128;  // in elements
+    *reinterpret_cast<u64*>(y + (gemm_m * y_stride_q + gemm_n)) =
         u64(u32(u8(cvt_s8_f32(v[4]))) | u32(u8(cvt_s8_f32(v[5]))) << 8 | u32(u8(cvt_s8_f32(v[6]))) << 16 | u32(u8(cvt_s8_f32(v[7]))) << 24) << 32 |
         u32(u8(cvt_s8_f32(v[0]))) | u32(u8(cvt_s8_f32(v[1]))) << 8 | u32(u8(cvt_s8_f32(v[2]))) << 16 | u32(u8(cvt_s8_f32(v[3]))) << 24;
   }

@@ -386,7 +386,8 @@ void convgen_implicit_gemm_strided_dgrad(
     float v[run];
 #pragma unroll
     for (int e = 0; e < run; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
-    const Vec4 raw_saved_0 = *reinterpret_cast<const Vec4*>(operand_saved + ((gemm_m / 28) * 14336 + phase.first_p * 7168 + (gemm_m % 28) * 256 + phase.first_q * 128 + gemm_n));
+    constexpr int y_stride_p = 7168, y_stride_q = 128;  // in elements
+    const Vec4 raw_saved_0 = *reinterpret_cast<const Vec4*>(operand_saved + ((gemm_m / 28) * 2 * y_stride_p + phase.first_p * y_stride_p + (gemm_m % 28) * 2 * y_stride_q + phase.first_q * y_stride_q + gemm_n));
     const float value_saved[8] = {
         cvt_f32_f16(f16(raw_saved_0.x)), cvt_f32_f16(f16(raw_saved_0.x >> 16)),
         cvt_f32_f16(f16(raw_saved_0.y)), cvt_f32_f16(f16(raw_saved_0.y >> 16)),
@@ -396,7 +397,7 @@ void convgen_implicit_gemm_strided_dgrad(
     for (int e = 0; e < 8; ++e) {
       v[e] = (value_saved[e] > 0.0f ? 1.0f : 0.0f) != 0.0f ? v[e] : 0.0f;
     }
-    *reinterpret_cast<Vec4*>(y + ((gemm_m / 28) * 14336 + phase.first_p * 7168 + (gemm_m % 28) * 256 + phase.first_q * 128 + gemm_n)) = Vec4{
+    *reinterpret_cast<Vec4*>(y + ((gemm_m / 28) * 2 * y_stride_p + phase.first_p * y_stride_p + (gemm_m % 28) * 2 * y_stride_q + phase.first_q * y_stride_q + gemm_n)) = Vec4{
         cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),
         cvt_f16x2_f32(v[6], v[7])};
   }

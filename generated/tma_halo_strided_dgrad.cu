@@ -307,7 +307,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int W = 56;
   constexpr int R = 3;
   constexpr int S = 3;
-  constexpr int x_stride_n = 225792, x_stride_h = 4032, x_stride_w = 72;  // in elements
+  constexpr int x_stride_n = 225792, x_stride_h = 4032, x_stride_w = 72, x_stride_group = 24;  // in elements
   constexpr int w_stride_c = 216, w_stride_r = 72, w_stride_s = 24;  // in elements
   float sum = 0.0f;
   const int group = k / 24;
@@ -323,7 +323,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
       if (start_w < 0 || start_w % 2 != 0 || in_w >= W) continue;
 #pragma unroll 1
       for (int c = 0; c < Cg && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * 24 + c]) * cvt_f32_f16(w[group * 5160 + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
+        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]) * cvt_f32_f16(w[group * 5160 + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
       }
     }
   }

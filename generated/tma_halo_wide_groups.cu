@@ -286,7 +286,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int W = 28;
   constexpr int R = 3;
   constexpr int S = 3;
-  constexpr int x_stride_n = 351232, x_stride_h = 12544, x_stride_w = 448;  // in elements
+  constexpr int x_stride_n = 351232, x_stride_h = 12544, x_stride_w = 448, x_stride_group = 56;  // in elements
   constexpr int w_stride_k = 504, w_stride_r = 168, w_stride_s = 56;  // in elements
   float sum = 0.0f;
   const int group = k / 56;
@@ -300,7 +300,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
       for (int c = 0; c < Cg && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * 56 + c]) * cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
+        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]) * cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
       }
     }
   }

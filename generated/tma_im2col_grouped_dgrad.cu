@@ -312,7 +312,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int S = 3;
   constexpr int P = 56;
   constexpr int Q = 56;
-  constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256;  // in elements
+  constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
   constexpr int w_stride_c = 72, w_stride_r = 24, w_stride_s = 8;  // in elements
   float sum = 0.0f;
   const int q = gemm_m % Q;
@@ -331,7 +331,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
       if (start_w < 0 || start_w % 2 != 0 || in_w >= W) continue;
 #pragma unroll 1
       for (int c = 0; c < Cg && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * 8 + c]) * cvt_f32_f16(w[group * 568 + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
+        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]) * cvt_f32_f16(w[group * 568 + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
       }
     }
   }

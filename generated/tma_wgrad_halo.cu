@@ -274,7 +274,7 @@ __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16
   constexpr int S = 3;
   constexpr int P = 28;
   constexpr int Q = 28;
-  constexpr int x_stride_n = 451584, x_stride_h = 8064, x_stride_w = 144;  // in elements
+  constexpr int x_stride_n = 451584, x_stride_h = 8064, x_stride_w = 144, x_stride_group = 24;  // in elements
   constexpr int y_stride_n = 112896, y_stride_p = 4032, y_stride_q = 144;  // in elements
   float sum = 0.0f;
   const int c = offset % Cg;
@@ -292,7 +292,7 @@ __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16
       for (int q = 0; q < Q && sum == sum; ++q) {
         const int in_w = q * 2 + s - 1;
         if (in_w < 0) continue;
-        sum += cvt_f32_f16(y[n * y_stride_n + p * y_stride_p + q * y_stride_q + k]) * cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * 24 + c]);
+        sum += cvt_f32_f16(y[n * y_stride_n + p * y_stride_p + q * y_stride_q + k]) * cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]);
       }
     }
   }

@@ -217,7 +217,7 @@ __device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[c
 // y[n, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const float* __restrict__ x, const float* __restrict__ w, int gemm_m, int k) {
   constexpr int Cg = 64;  // input channels of a group
-  constexpr int x_stride_w = 2304;  // in elements
+  constexpr int x_stride_w = 2304, x_stride_group = 64;  // in elements
   constexpr int w_stride_k = 64;  // in elements
   float sum = 0.0f;
   const int q = gemm_m;
@@ -225,7 +225,7 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   const int in_w = q;
 #pragma unroll 1
   for (int c = 0; c < Cg && sum == sum; ++c) {
-    sum += x[in_w * x_stride_w + group * 64 + c] * w[k * w_stride_k + c];
+    sum += x[in_w * x_stride_w + group * x_stride_group + c] * w[k * w_stride_k + c];
   }
   return sum;
 }
@@ -373,7 +373,8 @@ void convgen_winograd_f32(
     float v[run];
 #pragma unroll
     for (int e = 0; e < run; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
-    *reinterpret_cast<Vec4*>(y + (gemm_m * 2304 + group * 64 + gemm_n)) = Vec4{
+    constexpr int y_stride_q = 2304, y_stride_group = 64;  // in elements
+    *reinterpret_cast<Vec4*>(y + (gemm_m * y_stride_q + group * y_stride_group + gemm_n)) = Vec4{
         __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
   }
 }
@@ -612,7 +613,8 @@ void convgen_winograd_f32_output(
       for (int e = 0; e < 2; ++e) {
         v[e] = max_nan_f32(v[e] + value_b[e], 0.0f);
       }
-      *reinterpret_cast<u64*>(y + (n * 50176 + p * 1792 + q * 64 + k)) =
+      constexpr int y_stride_n = 50176, y_stride_p = 1792, y_stride_q = 64;  // in elements
+      *reinterpret_cast<u64*>(y + (n * y_stride_n + p * y_stride_p + q * y_stride_q + k)) =
           u64(__float_as_uint(v[1])) << 32 | __float_as_uint(v[0]);
     }
   }

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from convgen.codegen.c_expr import Names
+from convgen.codegen.c_expr import NO_NAMES, Names
 from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor
 
@@ -38,11 +38,23 @@ class Constants:
         """C text that defines those which a text has: extents first, the strides of a tensor together.
 
         Not all that were mentioned are left: lines that nothing needs are dropped in the end."""
-        words = set(re.findall(r"\w+", text))
-        extents = [name for name in EXTENTS if name in self._mentioned and name in words]
+        return self.parted(text)[0]
+
+    def parted(self, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Those that a text has, and the others."""
+        within = [name for name in self._mentioned if re.search(rf"\b{name}\b", text)]
+        return self._defined(within), self._defined([name for name in self._mentioned if name not in within])
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """C text that defines those which were mentioned."""
+        return self._defined([*self._mentioned])
+
+    def _defined(self, names: Sequence[str]) -> tuple[str, ...]:
+        extents = [name for name in EXTENTS if name in names]
         strides: dict[str, list[str]] = {}
-        for name in self._mentioned:
-            if name not in EXTENTS and name in words:
+        for name in names:
+            if name not in EXTENTS:
                 strides.setdefault(name.rpartition("_stride_")[0], []).append(name)
         groups = {"Cg": "  // input channels of a group", "Kg": "  // output channels of a group"}
         told = (", ".join(f"{name} = {self._known[name]}" for name in names) for names in strides.values())
@@ -59,8 +71,9 @@ class Constants:
         self._mention(name)
         return name
 
-    def strides(self, tensor: Tensor) -> Names:
-        """Of offsets into a tensor, by the name that it has in the source."""
+    def strides(self, tensor: Tensor, groups: int = 1, index: Names = NO_NAMES) -> Names:
+        """Of offsets into a tensor, by the name that it has in the source; also from a group of its channels to the next.
+        An `index` that coordinates follow from is divided by the numbers that it names."""
         pointer = {
             "operand": f"operand_{tensor.name}",
             "result": f"result_{tensor.name}",
@@ -68,13 +81,16 @@ class Constants:
         }.get(tensor.role, tensor.role)
         if self.result and (tensor.dims, tensor.strides) == (self.result.dims, self.result.strides):
             pointer = self.result.role
-        steps = zip(tensor.dims, tensor.extents, tensor.strides, strict=True)
         named = {
             stride: f"{pointer}_stride_{dim}"
-            for dim, extent, stride in steps
+            for dim, extent, stride in zip(tensor.dims, tensor.extents, tensor.strides, strict=True)
             if not isinstance(stride, Size) and extent != 1 and stride > 1
         }
-        return Names({s: name for s, name in named.items() if self._takes(name, s)}, mention=self._mention)
+        for dim, extent, stride in zip(tensor.dims, tensor.extents, tensor.strides, strict=True):
+            if dim in ("c", "k") and groups > 1 and extent > groups and not isinstance(stride, Size):
+                named.setdefault(extent // groups * stride, f"{pointer}_stride_group")
+        strides = {s: name for s, name in named.items() if self._takes(name, s)}
+        return Names(strides, index.divisors, index.moduli, self._mention)
 
     def of_index(self, dims: Sequence[str], extent: Callable[[str], int]) -> Names:
         """Of an index over dims, outermost first, that is divided into coordinates."""

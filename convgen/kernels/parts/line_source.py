@@ -6,7 +6,7 @@ from sympy import Integer
 
 from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts import lane_columns, lowering, output
 from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, sizes, window_formulas
 from convgen.kernels.parts.lines import MOST_HELD, Lines, launch
 from convgen.kernels.parts.reader import advance
@@ -42,7 +42,7 @@ def values(layout: Lines) -> dict[str, object]:
         "w_source": output.as_bits(problem.w, bits_type),
         "run": run,
         "run_pairs": run // 2,
-        "column_of": output.column_of(run),
+        "column_of": lane_columns.column_of(run),
         "accumulator": lowering.ACCUMULATORS[problem.accumulate].c_type,
         "result": result,
         "row_pitch": f"({layout.row_stride} * pitch)" if layout.row_stride > 1 else "pitch",

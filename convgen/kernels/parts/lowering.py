@@ -275,9 +275,10 @@ def window(
     return named, tests
 
 
-def offset(scope: Scope, tensor: Tensor, at: Mapping[str, Expr]) -> str:
-    """C text of an element's offset from named coordinates."""
-    return scope.text(Access(tensor, {d: at[d] for d in tensor.dims}).offset, scope.constants.strides(tensor))
+def offset(scope: Scope, tensor: Tensor, at: Mapping[str, Expr], groups: int = 1) -> str:
+    """C text of an element's offset from named coordinates, of a tensor whose channels are of so many groups."""
+    names = scope.constants.strides(tensor, groups)
+    return scope.text(Access(tensor, {d: at[d] for d in tensor.dims}).offset, names)
 
 
 def filter_offset(problem: ConvProblem, channel: str, mirrored: bool = False) -> str:

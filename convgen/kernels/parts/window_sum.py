@@ -88,10 +88,10 @@ def window_sum(
     c = _loop(nest, scope, "c", problem.c_per_group, problem.groups > 1)
     last = {f: problem.extent(f) - 1 - at[f] for f in sp.filter} if mirrored else {}
     x, w = (
-        load(t.dtype, f"{t.role}[{offset(scope, t, place)}]", "f32")
-        for t, place in (
-            (problem.x, {**at, "c": group * problem.c_per_group + c}),
-            (problem.w, {**at, **last, "c": c, "g": group, "k_in_group": at["k"] - group * problem.k_per_group}),
+        load(t.dtype, f"{t.role}[{offset(scope, t, place, groups)}]", "f32")
+        for t, groups, place in (
+            (problem.x, problem.groups, {**at, "c": group * problem.c_per_group + c}),
+            (problem.w, 1, {**at, **last, "c": c, "g": group, "k_in_group": at["k"] - group * problem.k_per_group}),
         )
     )
     nest.drop_unused(x + w)
@@ -131,7 +131,7 @@ def filter_sum(problem: ConvProblem) -> WindowSum:
         nest.add(scope.take())
         nest.only_where(tests)
     x, y = (
-        load(t.dtype, f"{t.role}[{offset(scope, t, place)}]", "f32")
+        load(t.dtype, f"{t.role}[{offset(scope, t, place, problem.groups)}]", "f32")
         for t, place in ((problem.x, {**at, "c": group * problem.c_per_group + at["c"]}), (problem.y, at))
     )
     nest.drop_unused(y + x)
