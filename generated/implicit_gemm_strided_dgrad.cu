@@ -111,6 +111,9 @@ __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 // A lane's row for ldmatrix, of 16, where the matrices of a pair lie one below the other.
 __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 
+// Whether a lane is the upper one of two that exchange values: of two whose numbers differ in one bit, `apart`.
+__device__ __forceinline__ u32 upper_of_two(int lane, int apart) { return lane / apart % 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are a phase's pixels (n, p, q), gemm_n output channels,
 // gemm_k taps, channels inside, where
@@ -268,15 +271,16 @@ __device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[c
   }
 }
 
-// Of four instructions' columns, each of a row's four lanes holds two of each.  They exchange them: a lane gets the eight
-// of one instruction, neighbors in y, two from each lane.
+// Each of a row's four lanes holds two columns of every instruction.  They exchange them: of four instructions, each lane
+// gets the eight columns of one, which are neighbors in y.  This transposes a matrix of 4 lanes by 4 instructions, a bit of
+// their numbers at a time: two lanes, and two instructions, that are `apart` swap what is off the diagonal.
 __device__ __forceinline__ void exchange(float (&acc)[column_mmas][4], int lane) {
 #pragma unroll
   for (int apart = 1; apart < 4; apart *= 2) {
-    const u32 upper = lane / apart % 2;
+    const u32 upper = upper_of_two(lane, apart);
 #pragma unroll
     for (int j = 0; j < column_mmas; ++j) {
-      if (j & apart) continue;
+      if (j & apart) continue;  // the upper instruction of two
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float &low = acc[j][e], &high = acc[j + apart][e];

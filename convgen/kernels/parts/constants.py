@@ -72,7 +72,7 @@ class Constants:
         return name
 
     def strides(self, tensor: Tensor, groups: int = 1, index: Names = NO_NAMES) -> Names:
-        """Of offsets into a tensor, by the name that it has in the source; also from a group of its channels to the next.
+        """Of offsets into a tensor, by the name that it has in the source; also from a group of channels to the next.
         An `index` that coordinates follow from is divided by the numbers that it names."""
         pointer = {
             "operand": f"operand_{tensor.name}",
