@@ -151,7 +151,8 @@ void convgen_mma_wgrad_few_channels(
   const int slice = blockIdx.y;
   const int first_step = slice * (steps / slices) + min(slice, steps % slices);
   const int end_step = first_step + steps / slices + (slice < steps % slices);
-  partials += slice * 5184;  // elements of w
+  constexpr int w_elements = 5184;
+  partials += slice * w_elements;
 
   // a thread copies one chunk of channels, of several pixels
   constexpr int x_stride = threads / (tile_n / 8);
@@ -226,6 +227,7 @@ void convgen_mma_wgrad_few_channels(
   }
 
   // a thread holds two rows of each instruction, 8 apart, and two neighboring columns
+  constexpr int w_stride_k = 216, w_stride_s = 24;  // in elements
 #pragma unroll
   for (int j = 0; j < column_mmas; ++j) {
     const int chunk = first_chunk + own_column / 8 + j;
@@ -237,7 +239,7 @@ void convgen_mma_wgrad_few_channels(
       const int k = first_k + own_row + i / 2 * 16 + accumulator_row(lane) + i % 2 * 8;
       const float* v = &acc[i / 2][j][i % 2 * 2];
       if (k < rows && c < x_channels) {
-        *reinterpret_cast<Vec2*>(partials + k * 216 + tap * 24 + c) = Vec2{v[0], v[1]};
+        *reinterpret_cast<Vec2*>(partials + k * w_stride_k + tap * w_stride_s + c) = Vec2{v[0], v[1]};
       }
     }
   }

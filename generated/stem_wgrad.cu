@@ -358,7 +358,8 @@ void convgen_stem_wgrad(
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;
     const int lane = thread % 32;
-    partials += blockIdx.y * 9408;  // elements of w
+    constexpr int w_elements = 9408;
+    partials += blockIdx.y * w_elements;
     const int first_vector = warpgroup * own_vectors;
     u32 place[own_vectors];  // of each vector of the first output column, in the lines of a row of x
 #pragma unroll

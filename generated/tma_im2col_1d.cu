@@ -177,12 +177,13 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 1000
-//   in_w = m0 % 1000 - 2
+//   n = m0 / Q
+//   in_w = m0 % Q - 2
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
 constexpr int GEMM_M = 4000;
+constexpr int Q = 1000;
 constexpr int GEMM_N = 192;
 constexpr int tile_m = 128;
 constexpr int tile_n = 96;
@@ -266,8 +267,8 @@ void convgen_tma_im2col_1d(
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 1000;
-      const int in_w = m0 % 1000 - 2;
+      const int n = m0 / Q;
+      const int in_w = m0 % Q - 2;
       int c = 0, s = 0;
       for (int i = 0; i < k_stages; ++i) {
         const u32 full = base + full_barriers + 8 * stage;

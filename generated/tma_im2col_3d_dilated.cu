@@ -146,14 +146,17 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 896
-//   in_d = (m0 / 112) % 8 - 1
-//   in_h = ((m0 / 14) % 8) * 2
-//   in_w = m0 % 14 - 2
+//   n = m0 / (O * P * Q)
+//   in_d = (m0 / (P * Q)) % O - 1
+//   in_h = ((m0 / Q) % P) * 2
+//   in_w = m0 % Q - 2
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
 constexpr int GEMM_M = 1792;
+constexpr int O = 8;
+constexpr int P = 8;
+constexpr int Q = 14;
 constexpr int GEMM_N = 40;
 constexpr int tile_m = 128;
 constexpr int tile_n = 40;
@@ -224,10 +227,10 @@ void convgen_tma_im2col_3d_dilated(
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 896;
-      const int in_d = (m0 / 112) % 8 - 1;
-      const int in_h = ((m0 / 14) % 8) * 2;
-      const int in_w = m0 % 14 - 2;
+      const int n = m0 / (O * P * Q);
+      const int in_d = (m0 / (P * Q)) % O - 1;
+      const int in_h = ((m0 / Q) % P) * 2;
+      const int in_w = m0 % Q - 2;
       int c = 0, t = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
@@ -300,7 +303,7 @@ void convgen_tma_im2col_3d_dilated(
         const int gemm_m = m0 + warp * 16 + accumulator_row(lane) + j % 2 * 8;
         const int gemm_n = n0 + j / 2 * 8 + accumulator_column(lane);
         if (gemm_m < GEMM_M) {
-          *reinterpret_cast<Vec2*>(y + gemm_m * 40 + gemm_n) = Vec2{acc[0][2 * j], acc[0][2 * j + 1]};
+          *reinterpret_cast<Vec2*>(y + gemm_m * GEMM_N + gemm_n) = Vec2{acc[0][2 * j], acc[0][2 * j + 1]};
         }
       }
     }

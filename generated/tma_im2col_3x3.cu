@@ -250,15 +250,17 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = first_m / 196
-//   in_h = (first_m / 14) % 14 - 1
-//   in_w = first_m % 14 - 1
+//   n = first_m / (P * Q)
+//   in_h = (first_m / Q) % P - 1
+//   in_w = first_m % Q - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
 // Epilogue: y = relu(acc + b + z)
 
 constexpr int GEMM_M = 1568;
+constexpr int P = 14;
+constexpr int Q = 14;
 constexpr int GEMM_N = 256;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
@@ -390,9 +392,9 @@ void convgen_tma_im2col_3x3(
       const int n0 = (tile % n_tiles * cluster + rank) * tile_n;
       // of this block's slice of the pixels; one past the last pixel is not stored, but must begin at a legal window
       const int first_m = min(m0 + rank * a_slice, GEMM_M - 1);
-      const int n = first_m / 196;
-      const int in_h = (first_m / 14) % 14 - 1;
-      const int in_w = first_m % 14 - 1;
+      const int n = first_m / (P * Q);
+      const int in_h = (first_m / Q) % P - 1;
+      const int in_w = first_m % Q - 1;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;

@@ -174,13 +174,15 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 289
-//   in_h = (m0 / 17) % 17 - 12
-//   in_w = m0 % 17 - 12
+//   n = m0 / (P * Q)
+//   in_h = (m0 / Q) % P - 12
+//   in_w = m0 % Q - 12
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
 constexpr int GEMM_M = 578;
+constexpr int P = 17;
+constexpr int Q = 17;
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 64;
 constexpr int tile_n = 64;
@@ -228,9 +230,11 @@ struct TapRows {
 __device__ __forceinline__ TapRows tap_rows_of(int tile) {
   const int m0 = tile / n_tiles * tile_m;
   const int last_m = min(m0 + tile_m, GEMM_M) - 1;
-  const bool one_image = m0 / 289 == last_m / 289;  // else its pixels may have any p
-  const int first_p = one_image ? m0 % 289 / 17 : 0;
-  const int last_p = one_image ? last_m % 289 / 17 : 16;
+  constexpr int pixels = 17;  // of y, of each p
+  constexpr int image_pixels = 289;
+  const bool one_image = m0 / image_pixels == last_m / image_pixels;  // else its pixels may have any p
+  const int first_p = one_image ? m0 % image_pixels / pixels : 0;
+  const int last_p = one_image ? last_m % image_pixels / pixels : 16;
   const int first = min(max(23 - last_p, 0) / 12, 2);
   const int end = min(max(40 - first_p, 0) / 12, 3);
   return {first, max(end, first + 1)};
@@ -285,9 +289,9 @@ void convgen_tma_im2col_dilated_far(
       const int k_blocks = k_blocks_of(tile);
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 289;
-      const int in_h = (m0 / 17) % 17 - 12;
-      const int in_w = m0 % 17 - 12;
+      const int n = m0 / (P * Q);
+      const int in_h = (m0 / Q) % P - 12;
+      const int in_w = m0 % Q - 12;
       int c = 0, r = tap_rows_of(tile).first, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;

@@ -225,14 +225,18 @@ void convgen_tma_im2col_grouped_dgrad_prepare(
 // A tile's output channels are of one group, and so are the input channels that go with them.
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 784
-//   in_h = (m0 / 28) % 28
-//   in_w = m0 % 28
+//   n = m0 / (walk_p * walk_q)
+//   in_h = (m0 / walk_q) % walk_p
+//   in_w = m0 % walk_q
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
 constexpr int GEMM_M = 200704;
 constexpr int phase_m = 50176;  // of a phase
+constexpr int P = 56;
+constexpr int Q = 56;
+constexpr int walk_p = 28;  // rows of an image, as pixels are walked
+constexpr int walk_q = 28;  // pixels of a row, as they are walked
 constexpr int GEMM_N = 256;
 constexpr int group_n = 64;  // output channels of 8 groups that are multiplied as one
 constexpr int group_channels = 64;  // and their input channels
@@ -292,10 +296,10 @@ __constant__ Phase phases[phase_count] = {
 
 // Where y has pixel m of a phase, among its pixels.
 __device__ __forceinline__ int pixel_of(int m, const Phase& phase) {
-  const int n = m / 784;
-  const int p = ((m / 28) % 28) * 2 + phase.p;
-  const int q = (m % 28) * 2 + phase.q;
-  return n * 3136 + p * 56 + q;
+  const int n = m / (walk_p * walk_q);
+  const int p = ((m / walk_q) % walk_p) * 2 + phase.p;
+  const int q = (m % walk_q) * 2 + phase.q;
+  return n * P * Q + p * Q + q;
 }
 
 // Of a block's tile; there need not be one.
@@ -385,9 +389,9 @@ void convgen_tma_im2col_grouped_dgrad(
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       const int group_c = n0 / group_n * group_channels;
-      const int n = m0 / 784;
-      const int in_h = (m0 / 28) % 28;
-      const int in_w = m0 % 28;
+      const int n = m0 / (walk_p * walk_q);
+      const int in_h = (m0 / walk_q) % walk_p;
+      const int in_w = m0 % walk_q;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
@@ -513,7 +517,7 @@ void convgen_tma_im2col_grouped_dgrad(
         for (int pixel = thread / 8; pixel < epi_tile_m; pixel += 16) {
           const int gemm_m = pixel_of(m0 + first_column + pixel, phase);
           const u32 place = epi_tile_base + pixel * (epi_tile_n * 2) + (channel / 8 ^ (pixel & 7)) * 16;
-          *reinterpret_cast<Vec4*>(y + gemm_m * 256 + gemm_n) = ld_shared_v4_u32(place);
+          *reinterpret_cast<Vec4*>(y + gemm_m * GEMM_N + gemm_n) = ld_shared_v4_u32(place);
         }
         epi_tile ^= 1;
       }

@@ -221,13 +221,15 @@ void convgen_tma_im2col_groups_prepare(
 // A tile's output channels are of one group, and so are the input channels that go with them.
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 196
-//   in_h = ((m0 / 14) % 14) * 2 - 1
-//   in_w = (m0 % 14) * 2 - 1
+//   n = m0 / (P * Q)
+//   in_h = ((m0 / Q) % P) * 2 - 1
+//   in_w = (m0 % Q) * 2 - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
 constexpr int GEMM_M = 1568;
+constexpr int P = 14;
+constexpr int Q = 14;
 constexpr int GEMM_N = 128;
 constexpr int group_n = 32;  // output channels of 8 groups that are multiplied as one
 constexpr int group_channels = 32;  // and their input channels
@@ -348,9 +350,9 @@ void convgen_tma_im2col_groups(
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       const int group_c = n0 / group_n * group_channels;
-      const int n = m0 / 196;
-      const int in_h = ((m0 / 14) % 14) * 2 - 1;
-      const int in_w = (m0 % 14) * 2 - 1;
+      const int n = m0 / (P * Q);
+      const int in_h = ((m0 / Q) % P) * 2 - 1;
+      const int in_w = (m0 % Q) * 2 - 1;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_stages; ++i) {
         const u32 full = base + full_barriers + 8 * stage;

@@ -183,13 +183,15 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 11449
-//   in_h = (m0 / 107) % 107 - 3
-//   in_w = m0 % 107
+//   n = m0 / (P * Q)
+//   in_h = (m0 / Q) % P - 3
+//   in_w = m0 % Q
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
 constexpr int GEMM_M = 114490;
+constexpr int P = 107;
+constexpr int Q = 107;
 constexpr int GEMM_N = 456;
 constexpr int tile_m = 128;
 constexpr int tile_n = 160;
@@ -273,9 +275,9 @@ void convgen_tma_im2col_last_channels(
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 11449;
-      const int in_h = (m0 / 107) % 107 - 3;
-      const int in_w = m0 % 107;
+      const int n = m0 / (P * Q);
+      const int in_h = (m0 / Q) % P - 3;
+      const int in_w = m0 % Q;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;

@@ -413,7 +413,7 @@ void convgen_tma_im2col_odd_channels(
           for (int pixel = thread / 64; pixel < 64; pixel += 2) {
             const int gemm_m = m0 + i * 64 + pixel;
             const u32 place = epi_tile_base + pixel * (epi_tile_n * 2) + (channel / 8 ^ (pixel & 7)) * 16 + channel % 8 * 2;
-            if (gemm_m < GEMM_M && gemm_n < GEMM_N) y[gemm_m * 255 + gemm_n] = ld_shared_u16(place);
+            if (gemm_m < GEMM_M && gemm_n < GEMM_N) y[gemm_m * GEMM_N + gemm_n] = ld_shared_u16(place);
           }
           epi_tile ^= 1;
         }

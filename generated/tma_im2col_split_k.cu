@@ -198,13 +198,15 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 49
-//   in_h = (m0 / 7) % 7 - 1
-//   in_w = m0 % 7 - 1
+//   n = m0 / (P * Q)
+//   in_h = (m0 / Q) % P - 1
+//   in_w = m0 % Q - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
 constexpr int GEMM_M = 392;
+constexpr int P = 7;
+constexpr int Q = 7;
 constexpr int GEMM_N = 512;
 constexpr int tile_m = 64;
 constexpr int tile_n = 64;
@@ -292,9 +294,9 @@ void convgen_tma_im2col_split_k(
     for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 49;
-      const int in_h = (m0 / 7) % 7 - 1;
-      const int in_w = m0 % 7 - 1;
+      const int n = m0 / (P * Q);
+      const int in_h = (m0 / Q) % P - 1;
+      const int in_w = m0 % Q - 1;
       // the place of this block's first k step
       int step = first_step;
       int c = step % channel_blocks * tile_k;

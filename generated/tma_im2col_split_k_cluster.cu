@@ -204,13 +204,15 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 64
-//   in_h = (m0 / 8) % 8 - 1
-//   in_w = m0 % 8 - 1
+//   n = m0 / (P * Q)
+//   in_h = (m0 / Q) % P - 1
+//   in_w = m0 % Q - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
 constexpr int GEMM_M = 128;
+constexpr int P = 8;
+constexpr int Q = 8;
 constexpr int GEMM_N = 1280;
 constexpr int tile_m = 64;
 constexpr int tile_n = 64;
@@ -307,9 +309,9 @@ void convgen_tma_im2col_split_k_cluster(
     for (int tile = blockIdx.x / (split_k * cluster); tile < m_tiles * n_tiles; tile += gridDim.x / (split_k * cluster)) {
       const int m0 = (tile / n_tiles * cluster + rank) * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 64;
-      const int in_h = (m0 / 8) % 8 - 1;
-      const int in_w = m0 % 8 - 1;
+      const int n = m0 / (P * Q);
+      const int in_h = (m0 / Q) % P - 1;
+      const int in_w = m0 % Q - 1;
       // the place of this block's first k step
       int step = first_step * blocks_a_stage;
       int c = step % channel_blocks * tile_k;

@@ -216,15 +216,17 @@ __device__ __forceinline__ float sum_over_columns(float v) {
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 784
-//   in_h = (m0 / 28) % 28 - 1
-//   in_w = m0 % 28 - 1
+//   n = m0 / (P * Q)
+//   in_h = (m0 / Q) % P - 1
+//   in_w = m0 % Q - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
 // Epilogue: s = acc; squares = acc * acc; y = acc
 
 constexpr int GEMM_M = 50176;
+constexpr int P = 28;
+constexpr int Q = 28;
 constexpr int GEMM_N = 128;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
@@ -321,9 +323,9 @@ void convgen_tma_im2col_statistics(
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 784;
-      const int in_h = (m0 / 28) % 28 - 1;
-      const int in_w = m0 % 28 - 1;
+      const int n = m0 / (P * Q);
+      const int in_h = (m0 / Q) % P - 1;
+      const int in_w = m0 % Q - 1;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;

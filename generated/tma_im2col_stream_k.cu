@@ -217,15 +217,17 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 784
-//   in_h = (m0 / 28) % 28 - 1
-//   in_w = m0 % 28 - 1
+//   n = m0 / (P * Q)
+//   in_h = (m0 / Q) % P - 1
+//   in_w = m0 % Q - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
 // Epilogue: y = relu(acc + b)
 
 constexpr int GEMM_M = 6272;
+constexpr int P = 28;
+constexpr int Q = 28;
 constexpr int GEMM_N = 320;
 constexpr int tile_m = 128;
 constexpr int tile_n = 160;
@@ -329,9 +331,9 @@ void convgen_tma_im2col_stream_k(
       at += end_step - first_step;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 784;
-      const int in_h = (m0 / 28) % 28 - 1;
-      const int in_w = m0 % 28 - 1;
+      const int n = m0 / (P * Q);
+      const int in_h = (m0 / Q) % P - 1;
+      const int in_w = m0 % Q - 1;
       // the place of this block's first k step
       int step = first_step;
       int c = step % channel_blocks * tile_k;
@@ -500,7 +502,7 @@ void convgen_tma_im2col_stream_k_finish(
     const int gemm_m = m0 + warp * 16 + accumulator_row(lane) + j / 2 % 2 * 8;
     const int gemm_n = n0 + j / 4 * 8 + accumulator_column(lane) + j % 2;
     if (gemm_m < GEMM_M) {
-      y[gemm_m * 320 + gemm_n] = cvt_f16_f32(acc[0][j]);
+      y[gemm_m * GEMM_N + gemm_n] = cvt_f16_f32(acc[0][j]);
     }
   }
 }

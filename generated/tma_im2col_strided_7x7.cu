@@ -174,13 +174,15 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 12544
-//   in_h = ((m0 / 112) % 112) * 2 - 3
-//   in_w = (m0 % 112) * 2 - 3
+//   n = m0 / (P * Q)
+//   in_h = ((m0 / Q) % P) * 2 - 3
+//   in_w = (m0 % Q) * 2 - 3
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
 constexpr int GEMM_M = 100352;
+constexpr int P = 112;
+constexpr int Q = 112;
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 128;
 constexpr int tile_n = 64;
@@ -268,9 +270,9 @@ void convgen_tma_im2col_strided_7x7(
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 12544;
-      const int in_h = ((m0 / 112) % 112) * 2 - 3;
-      const int in_w = (m0 % 112) * 2 - 3;
+      const int n = m0 / (P * Q);
+      const int in_h = ((m0 / Q) % P) * 2 - 3;
+      const int in_w = (m0 % Q) * 2 - 3;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_stages; ++i) {
         const u32 full = base + full_barriers + 8 * stage;

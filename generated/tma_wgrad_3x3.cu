@@ -194,9 +194,9 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 // A is y, B is x under the taps, C is w.  A and B have their channels innermost, as wgmma's m and n, so a stage holds rows
 // of pixels of both.
 // TMA walks the pixels of x itself: it starts at the window of a step's first pixel,
-//   n = pixel / 210
-//   in_h = (pixel / 15) % 14 - 1
-//   in_w = pixel % 15 - 1
+//   n = pixel / (walk_p * walk_q)
+//   in_h = (pixel / walk_q) % walk_p - 1
+//   in_w = pixel % walk_q - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
@@ -213,6 +213,8 @@ constexpr int box_taps = 3;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
 constexpr int tile_boxes = 1;
 constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
+constexpr int walk_p = 14;  // rows of an image, as pixels are walked
+constexpr int walk_q = 15;  // pixels of a row, as they are walked
 constexpr int steps = 27;  // of tile_k pixels
 constexpr int shares = 5;  // blocks that share them
 constexpr int stages = 4;
@@ -324,11 +326,11 @@ void convgen_tma_wgrad_3x3(
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = a_tile + a_tile_bytes;
       const int pixel = step * tile_k;
-      const int n = pixel / 210;
-      const int p = (pixel / 15) % 14;
-      const int q = pixel % 15;
-      const int in_h = (pixel / 15) % 14 - 1;
-      const int in_w = pixel % 15 - 1;
+      const int n = pixel / (walk_p * walk_q);
+      const int p = (pixel / walk_q) % walk_p;
+      const int q = pixel % walk_q;
+      const int in_h = (pixel / walk_q) % walk_p - 1;
+      const int in_w = pixel % walk_q - 1;
       mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
       mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * b_box_bytes);
       for (int i = 0; i < tile_m / 64; ++i) {
@@ -380,7 +382,9 @@ void convgen_tma_wgrad_3x3(
     wgmma_wait_group<0>();
 
     // a fragment's rows are output channels, its columns are taps and input channels
-    partials += blockIdx.y * 589824;  // elements of w
+    constexpr int w_stride_k = 2304, w_stride_s = 256;  // in elements
+    constexpr int w_elements = 589824;
+    partials += blockIdx.y * w_elements;
 #pragma unroll
     for (int j = 0; j < parts * (store_columns / 16); ++j) {
       const int part = j / (store_columns / 16);
@@ -395,7 +399,7 @@ void convgen_tma_wgrad_3x3(
         const float* first = &acc[i / 2 * parts + part][j % (store_columns / 16) * 8 + i % 2 * 2];
         float v[4];
         join_pairs(first, first + 4, lane, v);
-        *reinterpret_cast<Vec4*>(partials + k * 2304 + tap * 256 + c) = Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
+        *reinterpret_cast<Vec4*>(partials + k * w_stride_k + tap * w_stride_s + c) = Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
       }
     }
   }

@@ -192,9 +192,9 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 // A is y, B is x under the taps, C is w.  A and B have their channels innermost, as wgmma's m and n, so a stage holds rows
 // of pixels of both.
 // TMA walks the pixels of x itself: it starts at the window of a step's first pixel,
-//   n = pixel / 841
-//   in_h = ((pixel / 29) % 29) * 2 - 1
-//   in_w = (pixel % 29) * 2 - 1
+//   n = pixel / (walk_p * walk_q)
+//   in_h = ((pixel / walk_q) % walk_p) * 2 - 1
+//   in_w = (pixel % walk_q) * 2 - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
@@ -219,6 +219,8 @@ constexpr int boxes = 1;  // of all taps and channels
 constexpr int tile_boxes = 1;
 constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
 constexpr int n_tiles = (boxes + tile_boxes - 1) / tile_boxes;
+constexpr int walk_p = 29;  // rows of an image, as pixels are walked
+constexpr int walk_q = 29;  // pixels of a row, as they are walked
 constexpr int steps = 106;  // of tile_k pixels
 constexpr int shares = 6;  // blocks that share them
 constexpr int stages = 4;
@@ -341,11 +343,11 @@ void convgen_tma_wgrad_halo(
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = a_tile + a_tile_bytes;
       const int pixel = step * tile_k;
-      const int n = pixel / 841;
-      const int p = (pixel / 29) % 29;
-      const int q = pixel % 29;
-      const int in_h = ((pixel / 29) % 29) * 2 - 1;
-      const int in_w = (pixel % 29) * 2 - 1;
+      const int n = pixel / (walk_p * walk_q);
+      const int p = (pixel / walk_q) % walk_p;
+      const int q = pixel % walk_q;
+      const int in_h = ((pixel / walk_q) % walk_p) * 2 - 1;
+      const int in_w = (pixel % walk_q) * 2 - 1;
       mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
       mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * (phases * b_box_bytes));
       tma_load_im2col_4d(a_tile, &a_map, full, first_k, q, p, n, u16(0), u16(0));
@@ -398,7 +400,9 @@ void convgen_tma_wgrad_halo(
     wgmma_wait_group<0>();
 
     // a fragment's rows are output channels, its columns are taps and input channels
-    partials += blockIdx.y * 31104;  // elements of w
+    constexpr int w_stride_k = 216, w_stride_s = 24;  // in elements
+    constexpr int w_elements = 31104;
+    partials += blockIdx.y * w_elements;
 #pragma unroll
     for (int j = 0; j < parts * (store_columns / 16); ++j) {
       const int part = j / (store_columns / 16);
@@ -415,7 +419,7 @@ void convgen_tma_wgrad_halo(
         float v[4];
         join_pairs(first, first + 4, lane, v);
         if (k - pack * rows < rows && channel < x_channels && (k - pack * rows) / group_rows == channel / group_channels) {
-          *reinterpret_cast<Vec4*>(partials + k * 216 + tap * 24 + c) = Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
+          *reinterpret_cast<Vec4*>(partials + k * w_stride_k + tap * w_stride_s + c) = Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
         }
       }
     }

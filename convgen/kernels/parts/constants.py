@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from convgen.codegen.c_expr import NO_NAMES, Names
@@ -14,6 +14,20 @@ from convgen.ir.tensor import Tensor
 EXTENT_NAMES = {"c_in_group": "Cg", "k_in_group": "Kg"}
 #: The names in the order in which they are defined.
 EXTENTS = ("N", "C", "Cg", "D", "H", "W", "K", "Kg", "T", "R", "S", "O", "P", "Q")
+
+#: What they are, where the name does not say it.
+COMMENTS = {
+    "Cg": "  // input channels of a group",
+    "Kg": "  // output channels of a group",
+    "walk_o": "  // planes of an image, as pixels are walked",
+    "walk_p": "  // rows of an image, as pixels are walked",
+    "walk_q": "  // pixels of a row, as they are walked",
+}
+
+
+def walk_name(dim: str) -> str:
+    """Of an extent of a walk over pixels of y that differs from y's: over more of them, or those of a phase."""
+    return f"walk_{dim}"
 
 
 def extent_name(dim: str) -> str:
@@ -51,15 +65,15 @@ class Constants:
         return self._defined([*self._mentioned])
 
     def _defined(self, names: Sequence[str]) -> tuple[str, ...]:
-        extents = [name for name in EXTENTS if name in names]
         strides: dict[str, list[str]] = {}
         for name in names:
-            if name not in EXTENTS:
-                strides.setdefault(name.rpartition("_stride_")[0], []).append(name)
-        groups = {"Cg": "  // input channels of a group", "Kg": "  // output channels of a group"}
+            if (tensor := name.partition("_stride_")[0]) != name:
+                strides.setdefault(tensor, []).append(name)
+        extents = [*EXTENTS, *(name for name in names if name not in EXTENTS)]
+        extents = [name for name in extents if name in names and "_stride_" not in name]
         told = (", ".join(f"{name} = {self._known[name]}" for name in names) for names in strides.values())
         return (
-            *(f"{name} = {self._known[name]};{groups.get(name, '')}" for name in extents),
+            *(f"{name} = {self._known[name]};{COMMENTS.get(name, '')}" for name in extents),
             *(f"{text};  // in elements" for text in told),
         )
 
@@ -92,7 +106,9 @@ class Constants:
         strides = {s: name for s, name in named.items() if self._takes(name, s)}
         return Names(strides, index.divisors, index.moduli, self._mention)
 
-    def of_index(self, dims: Sequence[str], extent: Callable[[str], int]) -> Names:
+    def of_index(
+        self, dims: Sequence[str], extent: Callable[[str], int], name: Callable[[str], str] = extent_name
+    ) -> Names:
         """Of an index over dims, outermost first, that is divided into coordinates."""
         divisors: dict[int, tuple[str, ...]] = {}
         moduli: dict[tuple[int, int], tuple[str, ...]] = {}
@@ -103,16 +119,32 @@ class Constants:
             names: tuple[str, ...] = ()
             count = 1
             for dim in reversed(dims[1:end]):
-                if isinstance(extent(dim), Size) or not self._takes(extent_name(dim), extent(dim)):
+                if isinstance(extent(dim), Size) or not self._takes(name(dim), extent(dim)):
                     break
                 count *= extent(dim)
                 if extent(dim) > 1:
-                    names = (extent_name(dim), *names)
+                    names = (name(dim), *names)
                 if inner == 1:
                     divisors.setdefault(count, names)
                 moduli.setdefault((inner, count), names)
             inner *= extent(dims[end - 1])
         return Names(divisors=divisors, moduli=moduli, mention=self._mention)
+
+    def of_place(self, dims: Sequence[str], extents: Mapping[str, int]) -> Names:
+        """Of a number over dims, outermost first, that is made from coordinates: products of the extents further in."""
+        steps: dict[int, str] = {}
+        step, name = 1, ""
+        for dim in reversed(dims[1:]):
+            if not self._takes(extent_name(dim), extents[dim]):
+                break
+            step, name = step * extents[dim], f"{extent_name(dim)} * {name}" if name else extent_name(dim)
+            steps[step] = name
+
+        def mention(product: str) -> None:
+            for one in product.split(" * "):
+                self._mention(one)
+
+        return Names({step: name for step, name in steps.items() if step > 1}, mention=mention)
 
     def _takes(self, name: str, value: int) -> bool:
         return self.defined and self._known.setdefault(name, value) == value
