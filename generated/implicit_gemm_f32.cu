@@ -121,6 +121,13 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 
 // x: 64 pixels by 16 of gemm_k; cp.async of 16 bytes
 struct XReader {
+  static constexpr int C = 64;
+  static constexpr int H = 28;
+  static constexpr int W = 28;
+  static constexpr int S = 3;
+  static constexpr int P = 28;
+  static constexpr int Q = 28;
+  static constexpr int x_stride_n = 50176, x_stride_h = 1792, x_stride_w = 64;  // in elements
   u32 offset[1];
   u32 taps[1];  // a bit for each tap along in_h, then in_w: whether it is inside
   int r, s, c;  // gemm_k of this step, digit by digit
@@ -130,27 +137,27 @@ struct XReader {
     const int row = thread / 4;
     // rows past the end repeat the last one: their results are not stored
     const int gemm_m = min(first + row, GEMM_M - 1);
-    const int q = gemm_m % 28;
-    const int p = (gemm_m / 28) % 28;
-    const int n = gemm_m / 784;
-    offset[0] = n * 50176 + p * 1792 + q * 64 + thread % 4 * 4;
+    const int q = gemm_m % Q;
+    const int p = (gemm_m / Q) % P;
+    const int n = gemm_m / (P * Q);
+    offset[0] = n * x_stride_n + p * x_stride_h + q * x_stride_w + thread % 4 * 4;
     taps[0] = 0;
     const int in_h = p - 1;
 #pragma unroll
-    for (int tap = 0; tap < 3; ++tap) taps[0] |= u32(u32(in_h + tap) < 28) << tap;
+    for (int tap = 0; tap < 3; ++tap) taps[0] |= u32(u32(in_h + tap) < H) << tap;
     const int in_w = q - 1;
 #pragma unroll
-    for (int tap = 0; tap < 3; ++tap) taps[0] |= u32(u32(in_w + tap) < 28) << (tap + 3);
+    for (int tap = 0; tap < 3; ++tap) taps[0] |= u32(u32(in_w + tap) < W) << (tap + 3);
     const int first_chunk = first_k;
-    c = first_chunk % 64;
-    s = (first_chunk / 64) % 3;
-    r = first_chunk / 192;
+    c = first_chunk % C;
+    s = (first_chunk / C) % S;
+    r = first_chunk / (S * C);
   }
 
   // Copies these rows of this step's tile; zeros where there is no such step.
   __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile, bool more, int first = 0, int last = 1) const {
     const int thread = threadIdx.x;
-    const int k_offset = r * 1792 + s * 64 + c - 1856;
+    const int k_offset = r * x_stride_h + s * x_stride_w + c - x_stride_h - x_stride_w;
     const u32 wanted = 1u << min(r, 2) | 1u << (s + 3);
 #pragma unroll
     for (int i = first; i < last; ++i) {
@@ -163,13 +170,14 @@ struct XReader {
   // On to the next step.
   __device__ __forceinline__ void next() {
     c += 16;
-    if (c >= 64) { c -= 64; ++s; }
-    if (s >= 3) { s -= 3; ++r; }
+    if (c >= C) { c -= C; ++s; }
+    if (s >= S) { s -= S; ++r; }
   }
 };
 
 // w: 64 output channels by 16 of gemm_k; cp.async of 16 bytes
 struct WReader {
+  static constexpr int w_stride_k = 576;  // in elements
   u32 offset[1];
   int rsc;  // gemm_k of this step
 
@@ -178,7 +186,7 @@ struct WReader {
     const int row = thread / 4;
     // rows past the end repeat the last one: their results are not stored
     const int gemm_n = min(first + column_of(row), GEMM_N - 1);
-    offset[0] = gemm_n * 576 + thread % 4 * 4;
+    offset[0] = gemm_n * w_stride_k + thread % 4 * 4;
     const int first_chunk = first_k;
     rsc = first_chunk;
   }

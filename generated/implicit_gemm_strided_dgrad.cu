@@ -173,6 +173,12 @@ __constant__ Phase phases[4] = {
 
 // x: 128 pixels by 64 of gemm_k; cp.async of 16 bytes
 struct XReader : Phase {
+  static constexpr int C = 128;
+  static constexpr int H = 28;
+  static constexpr int W = 28;
+  static constexpr int walk_p = 28;  // rows of an image, as pixels are walked
+  static constexpr int walk_q = 28;  // pixels of a row, as they are walked
+  static constexpr int x_stride_n = 100352, x_stride_h = 3584, x_stride_w = 128;  // in elements
   u32 offset[4];
   u32 taps[4];  // a bit for each tap along in_h, then in_w: whether it is inside
   int r, s, c;  // gemm_k of this step, digit by digit
@@ -184,17 +190,17 @@ struct XReader : Phase {
       const int row = thread / 8 + i * 32;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_m = min(first + row, GEMM_M - 1);
-      const int q = gemm_m % 28;
-      const int p = (gemm_m / 28) % 28;
-      const int n = gemm_m / 784;
-      offset[i] = n * 100352 + p * 3584 + q * 128 + thread % 8 * 8;
+      const int q = gemm_m % walk_q;
+      const int p = (gemm_m / walk_q) % walk_p;
+      const int n = gemm_m / (walk_p * walk_q);
+      offset[i] = n * x_stride_n + p * x_stride_h + q * x_stride_w + thread % 8 * 8;
       taps[i] = 0;
       const int in_h = p;
 #pragma unroll
-      for (int tap = 0; tap < 2; ++tap) taps[i] |= u32(u32(in_h + tap) < 28) << tap;
+      for (int tap = 0; tap < 2; ++tap) taps[i] |= u32(u32(in_h + tap) < H) << tap;
       const int in_w = q;
 #pragma unroll
-      for (int tap = 0; tap < 2; ++tap) taps[i] |= u32(u32(in_w + tap) < 28) << (tap + 2);
+      for (int tap = 0; tap < 2; ++tap) taps[i] |= u32(u32(in_w + tap) < W) << (tap + 2);
     }
     const int first_chunk = 0;
     r = 0;
@@ -205,7 +211,7 @@ struct XReader : Phase {
   // Copies these rows of this step's tile; zeros where there is no such step.
   __device__ __forceinline__ void load(const f16* __restrict__ source, u32 tile, bool more, int first = 0, int last = 4) const {
     const int thread = threadIdx.x;
-    const int k_offset = r * 3584 + s * 128 + c;
+    const int k_offset = r * x_stride_h + s * x_stride_w + c;
     const u32 wanted = 1u << min(r, 1) | 1u << (s + 2);
 #pragma unroll
     for (int i = first; i < last; ++i) {
@@ -218,13 +224,15 @@ struct XReader : Phase {
   // On to the next step.
   __device__ __forceinline__ void next() {
     c += 64;
-    if (c >= 128) { c -= 128; ++s; }
+    if (c >= C) { c -= C; ++s; }
     if (s >= s_taps) { s -= s_taps; ++r; }
   }
 };
 
 // w: 64 of gemm_k by 128 output channels; cp.async of 16 bytes
 struct WReader : Phase {
+  static constexpr int C = 128;
+  static constexpr int w_stride_c = 1152, w_stride_r = 384, w_stride_s = 128;  // in elements
   u32 offset;
   int r, s, c;  // gemm_k of this step, digit by digit
 
@@ -232,7 +240,7 @@ struct WReader : Phase {
     const int thread = threadIdx.x;
     // channels past the end repeat the last ones: their results are not stored
     const int gemm_n = min(first + thread % 16 * 8, GEMM_N - 8);
-    offset = last_r * 384 + last_s * 128 + gemm_n + thread / 16 * 1152;
+    offset = last_r * w_stride_r + last_s * w_stride_s + gemm_n + thread / 16 * w_stride_c;
     const int first_row = 0;
     r = 0;
     c = first_row;
@@ -242,7 +250,7 @@ struct WReader : Phase {
   // Copies these of the thread's rows of this step's tile; zeros where there is no such step.
   __device__ __forceinline__ void load(const f16* __restrict__ source, u32 tile, bool more, int first = 0, int last = 4) const {
     const int thread = threadIdx.x;
-    const int k_offset = c * 1152 - r * 768 - s * 256;
+    const int k_offset = c * w_stride_c - r * 2 * w_stride_r - s * 2 * w_stride_s;
 #pragma unroll
     for (int i = first; i < last; ++i) {
       const int row = thread / 16 + i * 16;
@@ -253,7 +261,7 @@ struct WReader : Phase {
   // On to the next step.
   __device__ __forceinline__ void next() {
     c += 64;
-    if (c >= 128) { c -= 128; ++s; }
+    if (c >= C) { c -= C; ++s; }
     if (s >= s_taps) { s -= s_taps; ++r; }
   }
 };

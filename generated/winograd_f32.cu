@@ -135,6 +135,7 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 
 // x: 32 pixels by 16 of gemm_k; cp.async of 16 bytes
 struct XReader {
+  static constexpr int x_stride_w = 2304, x_stride_group = 64;  // in elements
   u32 offset[2];
   int c;  // gemm_k of this step
 
@@ -146,7 +147,7 @@ struct XReader {
       // rows past the end repeat the last one: their results are not stored
       const int gemm_m = min(first + row, GEMM_M - 1);
       const int q = gemm_m;
-      offset[i] = q * 2304 + group * 64 + thread % 4 * 4;
+      offset[i] = q * x_stride_w + group * x_stride_group + thread % 4 * 4;
     }
     const int first_chunk = 0;
     c = first_chunk;
@@ -171,6 +172,7 @@ struct XReader {
 
 // w: 32 output channels by 16 of gemm_k; cp.async of 16 bytes
 struct WReader {
+  static constexpr int w_stride_group = 4096, w_stride_k = 64;  // in elements
   u32 offset[2];
   int c;  // gemm_k of this step
 
@@ -181,7 +183,7 @@ struct WReader {
       const int row = thread / 4 + i * 16;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + column_of(row), GEMM_N - 1);
-      offset[i] = group * 4096 + gemm_n * 64 + thread % 4 * 4;
+      offset[i] = group * w_stride_group + gemm_n * w_stride_k + thread % 4 * 4;
     }
     const int first_chunk = 0;
     c = first_chunk;

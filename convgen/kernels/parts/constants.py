@@ -13,7 +13,7 @@ from convgen.ir.tensor import Tensor
 #: Names of extents in formulas and constants, where they are not the dim in capitals.
 EXTENT_NAMES = {"c_in_group": "Cg", "k_in_group": "Kg"}
 #: The names in the order in which they are defined.
-EXTENTS = ("N", "C", "Cg", "D", "H", "W", "K", "Kg", "T", "R", "S", "O", "P", "Q")
+EXTENTS = ("N", "C", "Cg", "D", "H", "W", "K", "Kg", "T", "R", "S", "O", "P", "Q", "walk_o", "walk_p", "walk_q")
 
 #: What they are, where the name does not say it.
 COMMENTS = {
@@ -69,9 +69,13 @@ class Constants:
         for name in names:
             if (tensor := name.partition("_stride_")[0]) != name:
                 strides.setdefault(tensor, []).append(name)
-        extents = [*EXTENTS, *(name for name in names if name not in EXTENTS)]
-        extents = [name for name in extents if name in names and "_stride_" not in name]
-        told = (", ".join(f"{name} = {self._known[name]}" for name in names) for names in strides.values())
+        extents = [name for name in EXTENTS if name in names]
+        told = (
+            ", ".join(
+                f"{name} = {self._known[name]}" for name in sorted(names, key=self._known.__getitem__, reverse=True)
+            )
+            for names in strides.values()
+        )
         return (
             *(f"{name} = {self._known[name]};{COMMENTS.get(name, '')}" for name in extents),
             *(f"{text};  // in elements" for text in told),
@@ -147,7 +151,7 @@ class Constants:
         return Names({step: name for step, name in steps.items() if step > 1}, mention=mention)
 
     def _takes(self, name: str, value: int) -> bool:
-        return self.defined and self._known.setdefault(name, value) == value
+        return self.defined and bool(name) and self._known.setdefault(name, value) == value
 
     def _mention(self, name: str) -> None:
         self._mentioned.setdefault(name)

@@ -6,7 +6,7 @@ Everything here makes C text from records; the templates put it in place.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -24,7 +24,7 @@ from convgen.ir.plan import Limit
 from convgen.ir.problem import PLACES, ConvProblem
 from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor
-from convgen.kernels.parts.constants import Constants
+from convgen.kernels.parts.constants import Constants, extent_name
 from convgen.kernels.parts.limits import MAX_THREADS
 
 # ---- element types -----------------------------------------------------------------------------
@@ -127,14 +127,17 @@ def index_limits(problem: ConvProblem, index: str) -> tuple[Limit, ...]:
     return tuple(Limit(what, count, INT_LIMIT - LAST_BLOCK - 1) for what, count in counts)
 
 
-def linear(terms: Iterable[tuple[str, int]], index: str) -> str:
+def linear(terms: Iterable[tuple[str, int]], index: str, names: Names = NO_NAMES) -> str:
     """C text of a sum of named ints, each times a number, of the type `index`."""
     cast = "" if index == "int" else f"({index})"
-    return " + ".join(name if step == 1 else f"{cast}{name} * {factor(step)}" for name, step in terms if step) or "0"
+    found = (name if step == 1 else f"{cast}{name} * {factor(step, names)}" for name, step in terms if step)
+    return " + ".join(found) or "0"
 
 
-def factor(value: int) -> str:
+def factor(value: int, names: Names = NO_NAMES) -> str:
     """C text of a number, or of a size that a call decides, that may stand in a product."""
+    if not isinstance(value, Size) and value > 1:
+        return " * ".join(names.factors(value))
     text = number_text(value)
     return f"({text})" if isinstance(value, Size) and (" " in text or text.startswith("-")) else text
 
@@ -229,10 +232,12 @@ class Scope:
         return tests
 
 
-def coordinates(scope: Scope, index: Expr, dims: Sequence[str], extents: Sequence[int]) -> dict[str, Expr]:
+def coordinates(
+    scope: Scope, index: Expr, dims: Sequence[str], extents: Sequence[int], name: Callable[[str], str] = extent_name
+) -> dict[str, Expr]:
     """Name each coordinate of a flat index over dims, outermost first."""
     extent = dict(zip(dims, extents, strict=True))
-    names = scope.constants.of_index(dims, extent.__getitem__)
+    names = scope.constants.of_index(dims, extent.__getitem__, name)
     return {
         dim: scope.let(coordinate_name(dim), value, extent[dim], names=names)
         for dim, value in decompose(index, dims, lambda d: number(extent[d])).items()
