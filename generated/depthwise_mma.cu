@@ -224,21 +224,21 @@ __device__ __forceinline__ int block_of(int n) { return (n & 2) << 1 | ((n << 1 
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int n, int p, int q, int k) {
   constexpr int H = 14;
   constexpr int W = 14;
-  constexpr int R = 3;
-  constexpr int S = 3;
   constexpr int x_stride_n = 75264, x_stride_h = 5376, x_stride_w = 384;  // in elements
   constexpr int w_stride_k = 9, w_stride_r = 3;  // in elements
   float sum = 0.0f;
   const int group = k;
 #pragma unroll 1
-  for (int r = 0; r < R && sum == sum; ++r) {
+  for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < S && sum == sum; ++s) {
+    for (int s = 0; s < 3 && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
-      sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group]) * cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s]);
+      const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group]);
+      const float w_value = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s]);
+      sum += x_value * w_value;
     }
   }
   return sum;

@@ -151,8 +151,6 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int Cg = 8;  // input channels of a group
   constexpr int H = 28;
   constexpr int W = 28;
-  constexpr int R = 3;
-  constexpr int S = 3;
   constexpr int P = 28;
   constexpr int Q = 28;
   constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
@@ -163,16 +161,18 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   const int n = gemm_m / (P * Q);
   const int group = k / 8;
 #pragma unroll 1
-  for (int r = 0; r < R && sum == sum; ++r) {
+  for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < S && sum == sum; ++s) {
+    for (int s = 0; s < 3 && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
       for (int c = 0; c < Cg && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]) * cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
+        const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]);
+        const float w_value = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
+        sum += x_value * w_value;
       }
     }
   }

@@ -449,8 +449,6 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   constexpr int H = 14;
   constexpr int W = 14;
   constexpr int K = 64;
-  constexpr int R = 3;
-  constexpr int S = 3;
   constexpr int P = 14;
   constexpr int Q = 14;
   constexpr int x_stride_n = 8624, x_stride_h = 616, x_stride_w = 44;  // in elements
@@ -461,16 +459,18 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   const int k = (offset / (P * Q)) % K;
   const int n = offset / (K * P * Q);
 #pragma unroll 1
-  for (int r = 0; r < R && sum == sum; ++r) {
+  for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < S && sum == sum; ++s) {
+    for (int s = 0; s < 3 && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
       for (int c = 0; c < C && sum == sum; ++c) {
-        sum += x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c] * w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c];
+        const float x_value = x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c];
+        const float w_value = w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c];
+        sum += x_value * w_value;
       }
     }
   }

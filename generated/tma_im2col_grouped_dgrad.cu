@@ -169,8 +169,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -312,8 +315,6 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int Cg = 8;  // input channels of a group
   constexpr int H = 28;
   constexpr int W = 28;
-  constexpr int R = 3;
-  constexpr int S = 3;
   constexpr int P = 56;
   constexpr int Q = 56;
   constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
@@ -324,18 +325,20 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   const int n = gemm_m / (P * Q);
   const int group = k / 8;
 #pragma unroll 1
-  for (int r = 0; r < R && sum == sum; ++r) {
+  for (int r = 0; r < 3 && sum == sum; ++r) {
     const int start_h = p - r + 1;
     const int in_h = start_h / 2;
     if (start_h < 0 || start_h % 2 != 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < S && sum == sum; ++s) {
+    for (int s = 0; s < 3 && sum == sum; ++s) {
       const int start_w = q - s + 1;
       const int in_w = start_w / 2;
       if (start_w < 0 || start_w % 2 != 0 || in_w >= W) continue;
 #pragma unroll 1
       for (int c = 0; c < Cg && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]) * cvt_f32_f16(w[group * 568 + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
+        const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]);
+        const float w_value = cvt_f32_f16(w[group * 568 + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
+        sum += x_value * w_value;
       }
     }
   }

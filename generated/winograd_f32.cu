@@ -227,7 +227,9 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   const int in_w = q;
 #pragma unroll 1
   for (int c = 0; c < Cg && sum == sum; ++c) {
-    sum += x[in_w * x_stride_w + group * x_stride_group + c] * w[k * w_stride_k + c];
+    const float x_value = x[in_w * x_stride_w + group * x_stride_group + c];
+    const float w_value = w[k * w_stride_k + c];
+    sum += x_value * w_value;
   }
   return sum;
 }
@@ -508,22 +510,22 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   constexpr int C = 64;
   constexpr int H = 28;
   constexpr int W = 28;
-  constexpr int R = 3;
-  constexpr int S = 3;
   constexpr int x_stride_n = 50176, x_stride_h = 1792, x_stride_w = 64;  // in elements
   constexpr int w_stride_k = 576, w_stride_r = 192, w_stride_s = 64;  // in elements
   float sum = 0.0f;
 #pragma unroll 1
-  for (int r = 0; r < R && sum == sum; ++r) {
+  for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < S && sum == sum; ++s) {
+    for (int s = 0; s < 3 && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
       for (int c = 0; c < C && sum == sum; ++c) {
-        sum += x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c] * w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c];
+        const float x_value = x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c];
+        const float w_value = w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c];
+        sum += x_value * w_value;
       }
     }
   }

@@ -209,8 +209,11 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -321,22 +324,22 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int C = 64;
   constexpr int H = 224;
   constexpr int W = 224;
-  constexpr int R = 3;
-  constexpr int S = 3;
   constexpr int x_stride_n = 3211264, x_stride_h = 14336, x_stride_w = 64;  // in elements
   constexpr int w_stride_k = 576, w_stride_r = 192, w_stride_s = 64;  // in elements
   float sum = 0.0f;
 #pragma unroll 1
-  for (int r = 0; r < R && sum == sum; ++r) {
+  for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < S && sum == sum; ++s) {
+    for (int s = 0; s < 3 && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
       for (int c = 0; c < C && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c]) * cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
+        const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c]);
+        const float w_value = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
+        sum += x_value * w_value;
       }
     }
   }

@@ -69,7 +69,8 @@ class Constants:
         for name in names:
             if (tensor := name.partition("_stride_")[0]) != name:
                 strides.setdefault(tensor, []).append(name)
-        extents = [name for name in EXTENTS if name in names]
+        order = {name: i for i, name in enumerate(EXTENTS)}
+        extents = sorted((name for name in names if "_stride_" not in name), key=lambda name: order.get(name, -1))
         told = (
             ", ".join(
                 f"{name} = {self._known[name]}" for name in sorted(names, key=self._known.__getitem__, reverse=True)

@@ -32,6 +32,7 @@ from convgen.kernels.parts.lowering import (
     window,
 )
 
+FILTER_DIMS = ("t", "r", "s")
 #: What a sum reads of x, as far as zeros are concerned: groups, or pairs of a group and an input row.
 Part = Collection[Hashable]
 
@@ -43,7 +44,7 @@ class WindowSum:
     formula: str
     parameters: tuple[str, ...]
     nest: Nest
-    product: str
+    factors: tuple[tuple[str, str], ...]  # their tensors, and C text
     name: str = "window_sum"
     of: str = "its own window and group"
     constants: tuple[str, ...] = ()
@@ -103,7 +104,7 @@ def window_sum(
             *(f"{scope.index} {name}" for name in (*coordinates, *sizes)),
         ),
         nest,
-        f"{x} * {w}",
+        (("x", x), ("w", w)),
         constants=constants.within(f"{nest}{x}{w}"),
     )
 
@@ -138,7 +139,7 @@ def filter_sum(problem: ConvProblem) -> WindowSum:
     pointers = [p.declaration for p in gradient_pointers(problem)]
     return WindowSum(
         f"{element('w', problem.w.dims)} before the epilogue", (*pointers, f"{scope.index} offset"), nest,
-        f"{y} * {x}", "filter_sum", "the pixels that its tap reads",
+        (("y", y), ("x", x)), "filter_sum", "the pixels that its tap reads",
         constants.within(f"{nest}{x}{y}"),
     )  # fmt: skip
 
@@ -152,7 +153,9 @@ def _loop(nest: Nest, scope: Scope, dim: str, extent: int, grouped: bool = False
     """A loop, unless over one value.  It ends where the sum has become a NaN, which it stays."""
     counter = scope.declare(dim, extent)
     if extent > 1:
-        limit = scope.extent("c_in_group" if grouped and dim == "c" else dim, extent)
+        # a kernel that folds rows calls those of its own filters R
+        named = "" if dim in FILTER_DIMS else "c_in_group" if grouped and dim == "c" else dim
+        limit = scope.extent(named, extent) if named else str(extent)
         opening = f"for ({scope.index} {dim} = 0; {dim} < {limit} && sum == sum; ++{dim})"
         nest.levels.append(Level(opening, before=["#pragma unroll 1"]))
     return counter
