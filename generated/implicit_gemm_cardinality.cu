@@ -132,16 +132,19 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 __device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u32 halo_tile, int tile) {
   const int n = tile / p_tiles;
   const int top = tile % p_tiles * tile_p - 1;
-  int row = threadIdx.x / 60;
+  constexpr int H = 28;
+  constexpr int W = 28;
+  constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256;  // in elements
+  int row = threadIdx.x / (halo_columns * 2);
   int column = threadIdx.x / 2 % halo_columns;
   int chunk = threadIdx.x % 2;
   while (row < halo_rows) {
     const int h = top + row;
     const int in_w = column - 1;
-    const bool inside = u32(h) < 28 && u32(in_w) < 28;
-    cp_async_16(halo_tile + (row * halo_columns + column) * pitch + chunk * 16, source + (n * 200704 + h * 7168 + in_w * 256 + chunk * 8), inside ? 16 : 0);
+    const bool inside = u32(h) < H && u32(in_w) < W;
+    cp_async_16(halo_tile + (row * halo_columns + column) * pitch + chunk * 16, source + (n * x_stride_n + h * x_stride_h + in_w * x_stride_w + chunk * 8), inside ? 16 : 0);
     column += 2;
-    if (column >= 30) { column -= 30; ++row; }
+    if (column >= halo_columns) { column -= halo_columns; ++row; }
     row += 1;
   }
 }
@@ -204,6 +207,7 @@ void convgen_implicit_gemm_cardinality(
 
   // filters, as the lane's words of each instruction: two of one column
   const f16* __restrict__ filters = w;
+  constexpr int w_stride_k = 72, w_stride_s = 8;  // in elements
   u32 filter[taps][products][columns][2];
 #pragma unroll
   for (int tap = 0; tap < taps; ++tap) {
@@ -216,7 +220,7 @@ void convgen_implicit_gemm_cardinality(
       for (int e = 0; e < 2; ++e) {
         const int k = first_k + column;
         const int c = (first_c + e) % 8;
-        if ((first_c + e) / 8 == (first_out + column) / 8) bits |= u32(filters[k * 72 + tap * 8 + c]) << e * 16;
+        if ((first_c + e) / 8 == (first_out + column) / 8) bits |= u32(filters[k * w_stride_k + tap * w_stride_s + c]) << e * 16;
       }
       filter[tap][i / 2 / columns][i / 2 % columns][i % 2] = bits;
     }

@@ -159,15 +159,18 @@ __device__ __forceinline__ int shift_of(int phase) { return 1; }
 // Starts copying a tile's rows of x.
 __device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u32 halo_tile, int tile) {
   const int image = tile / image_tiles;
+  constexpr int H = 224;
+  constexpr int x_stride_n = 150528, x_stride_h = 672;  // in elements
   const int top = tile % image_tiles * tile_m / Q * 2 - 3;
-  int row = threadIdx.x / 84;
-  int vector = threadIdx.x % 84;
+  constexpr int line_copies = 84;  // of 16 bytes each
+  int row = threadIdx.x / line_copies;
+  int vector = threadIdx.x % line_copies;
   while (row < halo_rows) {
     const int h = top + row;
-    const bool inside = u32(h) < 224;
-    cp_async_16(halo_tile + row * pitch + margin + vector * 16, source + (image * 150528 + h * 672 + vector * 8), inside ? 16 : 0);
+    const bool inside = u32(h) < H;
+    cp_async_16(halo_tile + row * pitch + margin + vector * 16, source + (image * x_stride_n + h * x_stride_h + vector * 8), inside ? 16 : 0);
     vector += 4;
-    if (vector >= 84) { vector -= 84; ++row; }
+    if (vector >= line_copies) { vector -= line_copies; ++row; }
     row += 3;
   }
 }
@@ -195,6 +198,7 @@ void convgen_implicit_gemm_first_layer(
 
   // filters: words [k step][half][column / 8][column % 8][lane of a quad], as ldmatrix reads them
   const f16* __restrict__ filters = w;
+  constexpr int w_stride_k = 147, w_stride_r = 21;  // in elements
   {
     constexpr int phase = 0;
     for (int column = thread / 4; column < tile_n; column += threads / 4) {
@@ -208,7 +212,7 @@ void convgen_implicit_gemm_first_layer(
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int at = first + e;
-          if (k < GEMM_N && line < lines && u32(at) < run_elements) bits |= u32(filters[k * 147 + line * 21 + at]) << e * 16;
+          if (k < GEMM_N && line < lines && u32(at) < run_elements) bits |= u32(filters[k * w_stride_k + line * w_stride_r + at]) << e * 16;
         }
         st_shared_u32(shared + (quad * tile_n + column) * 16 + thread % 4 * 4, bits);
       }

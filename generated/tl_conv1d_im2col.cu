@@ -161,13 +161,15 @@ __device__ __forceinline__ int shift_of(int phase) { return (0 + phase * 1) % 2;
 // Starts copying a tile's rows of x.
 __device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u32 halo_tile, int tile) {
   const int image = tile / image_tiles;
+  constexpr int x_stride_n = 512;  // in elements
   const int top = tile % image_tiles * tile_m / Q;
-  int row = threadIdx.x / 64;
-  int vector = threadIdx.x % 64;
+  constexpr int line_copies = 64;  // of 16 bytes each
+  int row = threadIdx.x / line_copies;
+  int vector = threadIdx.x % line_copies;
   while (row < halo_rows) {
     const int h = top + row;
     const bool inside = u32(h) < 1;
-    cp_async_16(halo_tile + row * pitch + margin + vector * 16, source + (image * 512 + vector * 8), inside ? 16 : 0);
+    cp_async_16(halo_tile + row * pitch + margin + vector * 16, source + (image * x_stride_n + vector * 8), inside ? 16 : 0);
     row += 4;
   }
 }
@@ -195,6 +197,7 @@ void convgen_tl_conv1d_im2col(
 
   // filters: words [k step][half][column / 8][column % 8][lane of a quad], as ldmatrix reads them
   const f16* __restrict__ filters = w;
+  constexpr int w_stride_s = 64;  // in elements
   for (int phase = 0; phase < phases; ++phase) {
     for (int column = thread / 4; column < tile_n; column += threads / 4) {
       const int k = first_n + column_of(column);
@@ -207,7 +210,7 @@ void convgen_tl_conv1d_im2col(
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int at = first + e;
-          if (k < GEMM_N && line < lines && u32(at) < run_elements) bits |= u32(filters[at * 64 + k]) << e * 16;
+          if (k < GEMM_N && line < lines && u32(at) < run_elements) bits |= u32(filters[at * w_stride_s + k]) << e * 16;
         }
         st_shared_u32(shared + phase * filter_bytes + (quad * tile_n + column) * 16 + thread % 4 * 4, bits);
       }

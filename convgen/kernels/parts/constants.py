@@ -83,9 +83,9 @@ class Constants:
         )
 
     def extent(self, dim: str, value: int) -> str:
-        """C text of a dim's extent."""
+        """C text of a dim's extent; 1 stands for itself, since a dim of one element may not be the problem's."""
         name = extent_name(dim)
-        if not self._takes(name, value):
+        if value == 1 or not self._takes(name, value):
             return str(value)
         self._mention(name)
         return name

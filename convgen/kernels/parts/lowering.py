@@ -286,10 +286,10 @@ def offset(scope: Scope, tensor: Tensor, at: Mapping[str, Expr], groups: int = 1
     return scope.text(Access(tensor, {d: at[d] for d in tensor.dims}).offset, names)
 
 
-def filter_offset(problem: ConvProblem, channel: str, mirrored: bool = False) -> str:
+def filter_offset(problem: ConvProblem, channel: str, constants: Constants, mirrored: bool = False) -> str:
     """C text of a filter element's offset, from the output channel of that name, `tap` and `c` in the group; of a
     `mirrored` filter `tap` counts from the last one."""
-    scope = Scope("int")
+    scope = Scope("int", constants=constants)
     at = {"k": scope.declare(channel, problem.k), "c": scope.declare("c", problem.c_per_group)}
     tap = scope.declare("tap", problem.taps)
     at |= decompose(

@@ -25,6 +25,7 @@ from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import lane_columns, lowering, output
 from convgen.kernels.parts.axes import Axis, axes
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.cost import on
 from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, sizes, window_formulas
 from convgen.kernels.parts.image_count import image_limits, image_obstacles
@@ -135,11 +136,6 @@ class Layout(base.Layout[Config]):
     @property
     def out_slice(self) -> int:
         return self.out_channels * self.config.slice
-
-    @property
-    def row_chunks(self) -> int:
-        """Chunks of a row of the halo tile."""
-        return self.halo_columns * self.chunks
 
     @property
     def per_word(self) -> int:
@@ -311,9 +307,11 @@ class SmallGroups(base.Kernel[Config, Layout]):
         result = output.result(problem, maps, layout.columns, output.CHANNEL, layout.run, layout.mma.accumulator)
         digits = (
             Digit("row", layout.halo_rows, 0),
-            Digit("column", layout.halo_columns, 0),
+            Digit("column", layout.halo_columns, 0, constant="halo_columns"),
             Digit("chunk", layout.chunks, 0),
         )
+        of_x, of_w = Constants(), Constants()
+        terms = [("n", problem.x.stride("n")), ("h", problem.x.stride("h")), ("in_w", problem.x.stride("w"))]
         return render(
             "small_groups/kernel.cu.j2",
             plan,
@@ -338,8 +336,12 @@ class SmallGroups(base.Kernel[Config, Layout]):
             window_sum=window_sum(problem, "gemm_m", output.pixel_dims(problem)) if _zeros(layout) else None,
             look=look(layout.owners, fragment_place(layout.warp_n // 4)),
             lane_column=lane_columns.lane_column_text(layout.run, "column"),
-            x_strides=problem.x,
-            w_offset=lowering.filter_offset(problem, "k"),
+            x_offset=lowering.linear(terms, "int", of_x.strides(problem.x)),
+            height=of_x.extent("h", layout.axes[0].input),
+            width=of_x.extent("w", layout.axes[1].input),
+            w_offset=lowering.filter_offset(problem, "k", of_w),
+            of_x=of_x,
+            of_w=of_w,
         )
 
 
