@@ -150,6 +150,8 @@ constexpr int rows = 4;
 constexpr int columns = 8;
 constexpr int run = 8;
 
+constexpr int w_stride_k = 147, w_stride_r = 21;  // in elements
+
 // The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
@@ -198,7 +200,6 @@ void convgen_implicit_gemm_first_layer(
 
   // filters: words [k step][half][column / 8][column % 8][lane of a quad], as ldmatrix reads them
   const f16* __restrict__ filters = w;
-  constexpr int w_stride_k = 147, w_stride_r = 21;  // in elements
   {
     constexpr int phase = 0;
     for (int column = thread / 4; column < tile_n; column += threads / 4) {

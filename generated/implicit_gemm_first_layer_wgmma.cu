@@ -169,6 +169,8 @@ constexpr int tile_units = tile_m / 64;
 constexpr int held_steps = 5;  // k steps whose pixels are in registers at once; there are two
 constexpr int run = 8;
 
+constexpr int w_stride_k = 147, w_stride_r = 21;  // in elements
+
 // The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
@@ -238,7 +240,6 @@ void convgen_implicit_gemm_first_layer_wgmma(
 
   // filters: words [k step][half][column / 8][column % 8][lane of a quad], as wgmma reads them
   const f16* __restrict__ filters = w;
-  constexpr int w_stride_k = 147, w_stride_r = 21;  // in elements
   {
     constexpr int phase = 0;
     // 2 threads share a column

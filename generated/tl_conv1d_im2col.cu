@@ -152,6 +152,8 @@ constexpr int rows = 1;
 constexpr int columns = 8;
 constexpr int run = 8;
 
+constexpr int w_stride_s = 64;  // in elements
+
 // The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
@@ -197,7 +199,6 @@ void convgen_tl_conv1d_im2col(
 
   // filters: words [k step][half][column / 8][column % 8][lane of a quad], as ldmatrix reads them
   const f16* __restrict__ filters = w;
-  constexpr int w_stride_s = 64;  // in elements
   for (int phase = 0; phase < phases; ++phase) {
     for (int column = thread / 4; column < tile_n; column += threads / 4) {
       const int k = first_n + column_of(column);

@@ -172,26 +172,42 @@ class Result:
         return "\n".join([*channels, *self.loads, *self.body, *self.further])
 
 
+@dataclass(frozen=True)
+class _Run:
+    """A run of so many neighbors along `index`, which begins where the maps say: C text of offsets into a tensor."""
+
+    problem: ConvProblem
+    maps: IndexMap
+    names: Callable[[Tensor], Names]
+    index: Symbol
+    length: int
+
+    @property
+    def ranges(self) -> integer.Ranges:
+        return {**self.maps.ranges, symbol("e"): (0, self.length - 1)}
+
+    def first(self, t: Tensor) -> str:
+        """Of its first element."""
+        return self._text(self.maps.offset(t.role if t is self.problem.result else t.name), t)
+
+    def element(self, t: Tensor) -> str:
+        """Of element e."""
+        offset = self.maps.accesses[t.name].offset.subs(self.index, self.index + symbol("e"))
+        return self._text(integer.simplify(offset, self.ranges), t)
+
+    def _text(self, e: Expr, t: Tensor) -> str:
+        return c_expr(e, self.ranges, lowering.symbols(self.problem), self.names(t))
+
+
 def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, run: int, accumulator: str) -> Result:
     """The epilogue and the store of a run of the result that begins where `maps` says.
 
     `index` is the variable of `maps` that runs along the neighbors.
     """
-
     constants = Constants(problem.result)
-    names = _names(constants, problem, maps)
-
-    def text(e: Expr, t: Tensor) -> str:
-        ranges = {**maps.ranges, symbol("e"): (0, run - 1)}
-        return c_expr(e, ranges, lowering.symbols(problem), names(t))
-
-    def neighbor(t: Tensor) -> Expr:
-        """Offset of element e of the run."""
-        offset = maps.accesses[t.name].offset.subs(index, index + symbol("e"))
-        return integer.simplify(offset, {**maps.ranges, symbol("e"): (0, run - 1)})
-
-    role, dtype = problem.result.role, problem.result.dtype
-    y = f"{role} + {bracket(text(maps.offset(role), problem.result))}"
+    at = _Run(problem, maps, _names(constants, problem, maps), index, run)
+    dtype = problem.result.dtype
+    y = f"{problem.result.role} + {bracket(at.first(problem.result))}"
     if not lowering.has_epilogue(problem):
         stored, words = store_run(dtype, y, run, accumulator), _words(dtype, run, accumulator)
         return Result(lowering.ACCUMULATORS[accumulator].c_type, (), (), stored, words, y, of_store=constants.all)
@@ -200,21 +216,20 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
     channels: list[tuple[str, tuple[str, ...]]] = []
     values: dict[str, str] = {}
     for t in lowering.used_operands(problem):
-        name, at = f"value_{t.name}", maps.offset(t.name)
-        common = neighbors(t, along)
+        name, common = f"value_{t.name}", neighbors(t, along)
         if common == 0:
-            loads.append(f"const float {name} = {lowering.load(t.dtype, f'operand_{t.name}[{text(at, t)}]', 'f32')};")
+            loads.append(f"const float {name} = {lowering.load(t.dtype, f'operand_{t.name}[{at.first(t)}]', 'f32')};")
             values[t.name] = name
             continue
         values[t.name] = f"{name}[e]"
         if common >= run:
-            lines = load_run(t.dtype, name, f"operand_{t.name} + {bracket(text(at, t))}", run)
+            lines = load_run(t.dtype, name, f"operand_{t.name} + {bracket(at.first(t))}", run)
             if along.role == "channels" and is_of_channels(problem, t):
                 channels.append((t.name, tuple(lines)))
             else:
                 loads += lines
             continue
-        element = f"operand_{t.name}[{text(neighbor(t), t)}]"
+        element = f"operand_{t.name}[{at.element(t)}]"
         loads += [f"float {name}[{run}];", *_each(run, f"{name}[e] = {lowering.load(t.dtype, element, 'f32')};")]
     body = []
     *named, last = lowering.used_body(problem)
@@ -227,16 +242,14 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
         loads.append(f"float {name}[{run}];")
         body.append(f"{name}[e] = {values[t.name]};")
         if neighbors(t, along) >= run:
-            pointer = f"result_{t.name} + {bracket(text(maps.offset(t.name), t))}"
+            pointer = f"result_{t.name} + {bracket(at.first(t))}"
             further += store_run(t.dtype, pointer, run, "f32", name)
         else:
-            element = f"result_{t.name}[{text(neighbor(t), t)}]"
+            element = f"result_{t.name}[{at.element(t)}]"
             further += _each(run, f"{element} = {lowering.store(t.dtype, f'{name}[e]', 'f32')};")
     body.append(f"v[e] = {c_epilogue(last.value, 'v[e]', values)};")
-    stored, lines = (
-        store_run(dtype, y, run, "f32"),
-        [*loads, *further, *(line for _, some in channels for line in some)],
-    )
+    stored = store_run(dtype, y, run, "f32")
+    lines = [*loads, *further, *(line for _, some in channels for line in some)]
     return Result("float", tuple(loads), tuple(body), stored, _words(dtype, run, "f32"), y, tuple(channels),
                   tuple(further), *constants.parted("\n".join(lines)))  # fmt: skip
 
