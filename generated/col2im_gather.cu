@@ -35,23 +35,32 @@ void convgen_col2im_gather(
     const float* __restrict__ lowered,
     float* __restrict__ x
 ) {
+  constexpr int C = 4;
+  constexpr int H = 16;
+  constexpr int W = 16;
   constexpr int R = 3;
   constexpr int S = 3;
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 2048) return;
-  const int c = index % 4;
-  const int in_w = (index / 4) % 16;
-  const int in_h = (index / 64) % 16;
-  const int n = index / 1024;
+  constexpr int P = 16;
+  constexpr int Q = 16;
+  constexpr int lowered_stride_n = 9216, lowered_stride_p = 576, lowered_stride_q = 36, lowered_stride_c = 9, lowered_stride_r = 3;  // in elements
+
+  constexpr int block_threads = 256;
+  constexpr int threads = 2048;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
+  const int c = index % C;
+  const int in_w = (index / C) % W;
+  const int in_h = (index / (W * C)) % H;
+  const int n = index / (H * W * C);
 
   float acc = 0.0f;
   for (int r = 0; r < R; ++r) {
     const int p = in_h - r + 1;
-    if (p < 0 || p >= 16) continue;
+    if (p < 0 || p >= P) continue;
     for (int s = 0; s < S; ++s) {
       const int q = in_w - s + 1;
-      if (q < 0 || q >= 16) continue;
-      acc += lowered[n * 9216 + p * 576 + q * 36 + c * 9 + r * 3 + s];
+      if (q < 0 || q >= Q) continue;
+      acc += lowered[n * lowered_stride_n + p * lowered_stride_p + q * lowered_stride_q + c * lowered_stride_c + r * lowered_stride_r + s];
     }
   }
 

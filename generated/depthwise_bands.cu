@@ -210,17 +210,23 @@ __device__ __forceinline__ int block_of(int n) { return (n & 2) << 1 | ((n << 1 
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int n, int p, int q, int k) {
+  constexpr int H = 56;
+  constexpr int W = 56;
+  constexpr int x_stride_n = 301056, x_stride_h = 5376, x_stride_w = 96;  // in elements
+  constexpr int w_stride_k = 49, w_stride_r = 7;  // in elements
   float sum = 0.0f;
   const int group = k;
 #pragma unroll 1
   for (int r = 0; r < 7 && sum == sum; ++r) {
     const int in_h = p + r - 3;
-    if (in_h < 0 || in_h >= 56) continue;
+    if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
     for (int s = 0; s < 7 && sum == sum; ++s) {
       const int in_w = q + s - 3;
-      if (in_w < 0 || in_w >= 56) continue;
-      sum += cvt_f32_f16(x[n * 301056 + in_h * 5376 + in_w * 96 + group]) * cvt_f32_f16(w[k * 49 + r * 7 + s]);
+      if (in_w < 0 || in_w >= W) continue;
+      const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group]);
+      const float w_value = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s]);
+      sum += x_value * w_value;
     }
   }
   return sum;

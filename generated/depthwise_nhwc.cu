@@ -183,7 +183,8 @@ void convgen_depthwise_nhwc(
         for (int e = 0; e < 2; ++e) {
           v[e] = min_nan_f32(max_nan_f32(v[e] + value_b[e], 0.0f), 6.0f);
         }
-        *reinterpret_cast<u32*>(y + (n * 200704 + p * 3584 + q * 64 + k)) = cvt_f16x2_f32(v[0], v[1]);
+        constexpr int y_stride_n = 200704, y_stride_p = 3584, y_stride_q = 64;  // in elements
+        *reinterpret_cast<u32*>(y + (n * y_stride_n + p * y_stride_p + q * y_stride_q + k)) = cvt_f16x2_f32(v[0], v[1]);
       }
     }
   }

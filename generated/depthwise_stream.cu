@@ -327,7 +327,8 @@ void convgen_depthwise_stream(
           for (int e = 0; e < 4; ++e) {
             v[e] = min_nan_f32(max_nan_f32(v[e] + value_b[e], 0.0f), 6.0f);
           }
-          *reinterpret_cast<u64*>(y + (n * 451584 + p * 8064 + q * 144 + k)) =
+          constexpr int y_stride_n = 451584, y_stride_p = 8064, y_stride_q = 144;  // in elements
+          *reinterpret_cast<u64*>(y + (n * y_stride_n + p * y_stride_p + q * y_stride_q + k)) =
               u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);
         }
       }

@@ -305,7 +305,8 @@ void convgen_depthwise_strided_dgrad(
           float v[vector];
 #pragma unroll
           for (int e = 0; e < vector; ++e) v[e] = acc[a][b][e];
-          const u64 raw_saved_0 = *reinterpret_cast<const u64*>(operand_saved + (n * 1204224 + p * 10752 + q * 96 + k));
+          constexpr int y_stride_n = 1204224, y_stride_p = 10752, y_stride_q = 96;  // in elements
+          const u64 raw_saved_0 = *reinterpret_cast<const u64*>(operand_saved + (n * y_stride_n + p * y_stride_p + q * y_stride_q + k));
           const float value_saved[4] = {
               cvt_f32_f16(f16(u32(raw_saved_0))), cvt_f32_f16(f16(u32(raw_saved_0) >> 16)),
               cvt_f32_f16(f16(u32(raw_saved_0 >> 32))), cvt_f32_f16(f16(u32(raw_saved_0 >> 32) >> 16))};
@@ -313,7 +314,7 @@ void convgen_depthwise_strided_dgrad(
           for (int e = 0; e < 4; ++e) {
             v[e] = (value_saved[e] > 0.0f ? 1.0f : 0.0f) != 0.0f ? v[e] : 0.0f;
           }
-          *reinterpret_cast<u64*>(y + (n * 1204224 + p * 10752 + q * 96 + k)) =
+          *reinterpret_cast<u64*>(y + (n * y_stride_n + p * y_stride_p + q * y_stride_q + k)) =
               u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);
         }
       }

@@ -337,10 +337,11 @@ void convgen_depthwise_wgrad(
     return sum;
   };
   const auto store = [&](int i, float sum) {
+    constexpr int w_stride_k = 9;  // in elements
     const int own = i % (tile_r * S);
     const int k = first_k + i / (tile_r * S);
     const int tap = own;
-    w[k * 9 + tap] = cvt_f16_f32(sum);
+    w[k * w_stride_k + tap] = cvt_f16_f32(sum);
   };
   // The cluster's blocks finish four neighbors each in turn, and get the other blocks' sums of those; added in the order of
   // ranks, whichever block is first.

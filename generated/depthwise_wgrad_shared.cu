@@ -196,7 +196,8 @@ void convgen_depthwise_wgrad_shared(
   const int thread = threadIdx.x;
   const int first_k = 0;
   const int slice = blockIdx.y;
-  partials += slice * 4704;  // elements of w
+  constexpr int w_elements = 4704;
+  partials += slice * w_elements;
   if (thread == threads) {
     prefetch_tensormap(&x_map);
     prefetch_tensormap(&y_map);
@@ -321,10 +322,11 @@ void convgen_depthwise_wgrad_shared(
     return sum;
   };
   const auto store = [&](int i, float sum) {
+    constexpr int w_stride_k = 49;  // in elements
     const int own = i % (tile_r * S);
     const int k = first_k + i / (tile_r * S);
     const int tap = own;
-    partials[k * 49 + tap] = sum;
+    partials[k * w_stride_k + tap] = sum;
   };
   for (int i = thread; i < sums; i += threads) store(i, sum_of(i));
 }

@@ -59,25 +59,35 @@ void convgen_direct_depthwise(
     const float* __restrict__ operand_b,
     float* __restrict__ y
 ) {
+  constexpr int H = 56;
+  constexpr int W = 56;
+  constexpr int K = 32;
   constexpr int R = 3;
   constexpr int S = 3;
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 200704) return;
-  const int q = index % 56;
-  const int p = (index / 56) % 56;
-  const int k = (index / 3136) % 32;
-  const int n = index / 100352;
+  constexpr int P = 56;
+  constexpr int Q = 56;
+  constexpr int x_stride_n = 100352, x_stride_c = 3136, x_stride_h = 56;  // in elements
+  constexpr int w_stride_k = 9, w_stride_r = 3;  // in elements
+
+  constexpr int block_threads = 256;
+  constexpr int threads = 200704;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
+  const int q = index % Q;
+  const int p = (index / Q) % P;
+  const int k = (index / (P * Q)) % K;
+  const int n = index / (K * P * Q);
   const int g = k;
 
   float acc = 0.0f;
   for (int r = 0; r < R; ++r) {
     const int in_h = p + r - 1;
-    if (in_h < 0 || in_h >= 56) continue;
+    if (in_h < 0 || in_h >= H) continue;
     for (int s = 0; s < S; ++s) {
       const int in_w = q + s - 1;
-      if (in_w < 0 || in_w >= 56) continue;
-      const float x_value = x[n * 100352 + g * 3136 + in_h * 56 + in_w];
-      const float w_value = w[k * 9 + r * 3 + s];
+      if (in_w < 0 || in_w >= W) continue;
+      const float x_value = x[n * x_stride_n + g * x_stride_c + in_h * x_stride_h + in_w];
+      const float w_value = w[k * w_stride_k + r * w_stride_r + s];
       acc += x_value * w_value;
     }
   }

@@ -50,15 +50,24 @@ void convgen_direct_dgrad(
     const f16* __restrict__ w,
     f16* __restrict__ x
 ) {
+  constexpr int N = 2;
+  constexpr int H = 15;
+  constexpr int W = 15;
+  constexpr int K = 40;
   constexpr int R = 3;
   constexpr int S = 3;
-  constexpr int K = 40;
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 10800) return;
-  const int in_w = index % 15;
-  const int in_h = (index / 15) % 15;
-  const int n = (index / 225) % 2;
-  const int c = index / 450;
+  constexpr int y_stride_n = 2560, y_stride_p = 320, y_stride_q = 40;  // in elements
+  constexpr int w_stride_k = 216, w_stride_r = 72, w_stride_s = 24;  // in elements
+  constexpr int x_stride_n = 5400, x_stride_h = 360, x_stride_w = 24;  // in elements
+
+  constexpr int block_threads = 256;
+  constexpr int threads = 10800;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
+  const int in_w = index % W;
+  const int in_h = (index / W) % H;
+  const int n = (index / (H * W)) % N;
+  const int c = index / (N * H * W);
 
   float acc = 0.0f;
   for (int r = 0; r < R; ++r) {
@@ -70,12 +79,12 @@ void convgen_direct_dgrad(
       const int q = start_q / 2;
       if (start_q < 0 || start_q % 2 != 0) continue;
       for (int k = 0; k < K; ++k) {
-        const float y_value = cvt_f32_f16(y[n * 2560 + p * 320 + q * 40 + k]);
-        const float w_value = cvt_f32_f16(w[k * 216 + r * 72 + s * 24 + c]);
+        const float y_value = cvt_f32_f16(y[n * y_stride_n + p * y_stride_p + q * y_stride_q + k]);
+        const float w_value = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
         acc += y_value * w_value;
       }
     }
   }
 
-  x[n * 5400 + in_h * 360 + in_w * 24 + c] = cvt_f16_f32(acc);
+  x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c] = cvt_f16_f32(acc);
 }

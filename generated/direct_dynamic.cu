@@ -74,10 +74,15 @@ void convgen_direct_dynamic(
     int Q
 ) {
   constexpr int tile = 2;
+  constexpr int C = 64;
   constexpr int R = 3;
   constexpr int S = 3;
-  constexpr int C = 64;
-  const int index = blockIdx.x * 256 + threadIdx.x;
+  constexpr int x_stride_w = 64;  // in elements
+  constexpr int w_stride_k = 576, w_stride_r = 192, w_stride_s = 64;  // in elements
+  constexpr int y_stride_q = 64;  // in elements
+
+  constexpr int block_threads = 256;
+  const int index = blockIdx.x * block_threads + threadIdx.x;
   if (index >= N * P * Q * 32) return;
   const int q = index % Q;
   const int p = (index / Q) % P;
@@ -92,10 +97,10 @@ void convgen_direct_dynamic(
       const int in_w = q * 2 + s - 1;
       if (in_w < 0 || in_w >= W) continue;
       for (int c = 0; c < C; ++c) {
-        const float x_value = cvt_f32_f16(x[(H * n + in_h) * W * 64 + in_w * 64 + c]);
+        const float x_value = cvt_f32_f16(x[(H * n + in_h) * W * x_stride_w + in_w * x_stride_w + c]);
 #pragma unroll
         for (int i = 0; i < tile; ++i) {
-          const float w_value = cvt_f32_f16(w[k * 576 + r * 192 + s * 64 + c + i * 576]);
+          const float w_value = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c + i * w_stride_k]);
           acc[i] += x_value * w_value;
         }
       }
@@ -105,7 +110,7 @@ void convgen_direct_dynamic(
 #pragma unroll
   for (int i = 0; i < tile; ++i) {
     const float value_b = operand_b[k + i];
-    const float value_z = cvt_f32_f16(operand_z[(P * n + p) * Q * 64 + q * 64 + k + i]);
-    y[(P * n + p) * Q * 64 + q * 64 + k + i] = cvt_f16_f32(max_nan_f32(acc[i] + value_b + value_z, 0.0f));
+    const float value_z = cvt_f32_f16(operand_z[(P * n + p) * Q * y_stride_q + q * y_stride_q + k + i]);
+    y[(P * n + p) * Q * y_stride_q + q * y_stride_q + k + i] = cvt_f16_f32(max_nan_f32(acc[i] + value_b + value_z, 0.0f));
   }
 }

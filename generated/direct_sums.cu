@@ -66,26 +66,37 @@ void convgen_direct_sums(
     float* __restrict__ result_squares,
     float* __restrict__ y
 ) {
+  constexpr int N = 8;
+  constexpr int C = 16;
+  constexpr int H = 28;
+  constexpr int W = 28;
   constexpr int R = 3;
   constexpr int S = 3;
-  constexpr int C = 16;
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 200704) return;
-  const int q = index % 28;
-  const int p = (index / 28) % 28;
-  const int n = (index / 784) % 8;
-  const int k = index / 6272;
+  constexpr int P = 28;
+  constexpr int Q = 28;
+  constexpr int x_stride_n = 12544, x_stride_h = 448, x_stride_w = 16;  // in elements
+  constexpr int w_stride_k = 144, w_stride_r = 48, w_stride_s = 16;  // in elements
+  constexpr int y_stride_n = 25088, y_stride_p = 896, y_stride_q = 32;  // in elements
+
+  constexpr int block_threads = 256;
+  constexpr int threads = 200704;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
+  const int q = index % Q;
+  const int p = (index / Q) % P;
+  const int n = (index / (P * Q)) % N;
+  const int k = index / (N * P * Q);
 
   float acc = 0.0f;
   for (int r = 0; r < R; ++r) {
     const int in_h = p + r - 1;
-    if (in_h < 0 || in_h >= 28) continue;
+    if (in_h < 0 || in_h >= H) continue;
     for (int s = 0; s < S; ++s) {
       const int in_w = q + s - 1;
-      if (in_w < 0 || in_w >= 28) continue;
+      if (in_w < 0 || in_w >= W) continue;
       for (int c = 0; c < C; ++c) {
-        const float x_value = x[n * 12544 + in_h * 448 + in_w * 16 + c];
-        const float w_value = w[k * 144 + r * 48 + s * 16 + c];
+        const float x_value = x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c];
+        const float w_value = w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c];
         acc += x_value * w_value;
       }
     }
@@ -93,9 +104,9 @@ void convgen_direct_sums(
 
   const float local_s = acc;
   const float local_squares = acc * acc;
-  result_s[n * 25088 + p * 896 + q * 32 + k] = local_s;
-  result_squares[n * 25088 + p * 896 + q * 32 + k] = local_squares;
-  y[n * 25088 + p * 896 + q * 32 + k] = acc;
+  result_s[n * y_stride_n + p * y_stride_p + q * y_stride_q + k] = local_s;
+  result_squares[n * y_stride_n + p * y_stride_p + q * y_stride_q + k] = local_squares;
+  y[n * y_stride_n + p * y_stride_p + q * y_stride_q + k] = acc;
 }
 
 // s[k], squares[k]: 6272 values of each, in a fixed order.

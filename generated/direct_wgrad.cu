@@ -46,26 +46,36 @@ void convgen_direct_wgrad(
     float* __restrict__ w
 ) {
   constexpr int N = 4;
+  constexpr int C = 16;
+  constexpr int H = 14;
+  constexpr int W = 14;
+  constexpr int R = 3;
+  constexpr int S = 3;
   constexpr int P = 14;
   constexpr int Q = 14;
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 3456) return;
-  const int c = index % 16;
-  const int s = (index / 16) % 3;
-  const int r = (index / 48) % 3;
-  const int k = index / 144;
+  constexpr int x_stride_n = 3136, x_stride_h = 224, x_stride_w = 16;  // in elements
+  constexpr int y_stride_n = 4704, y_stride_p = 336, y_stride_q = 24;  // in elements
+
+  constexpr int block_threads = 256;
+  constexpr int threads = 3456;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
+  const int c = index % C;
+  const int s = (index / C) % S;
+  const int r = (index / (S * C)) % R;
+  const int k = index / (R * S * C);
 
   float acc = 0.0f;
   for (int n = 0; n < N; ++n) {
     for (int p = 0; p < P; ++p) {
       const int in_h = r * 2 + p - 2;
-      if (in_h < 0 || in_h >= 14) continue;
+      if (in_h < 0 || in_h >= H) continue;
       float partial = 0.0f;
       for (int q = 0; q < Q; ++q) {
         const int in_w = s * 2 + q - 2;
-        if (in_w < 0 || in_w >= 14) continue;
-        const float x_value = cvt_f32_bf16(x[n * 3136 + in_h * 224 + in_w * 16 + c]);
-        const float y_value = cvt_f32_bf16(y[n * 4704 + p * 336 + q * 24 + k]);
+        if (in_w < 0 || in_w >= W) continue;
+        const float x_value = cvt_f32_bf16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c]);
+        const float y_value = cvt_f32_bf16(y[n * y_stride_n + p * y_stride_p + q * y_stride_q + k]);
         partial += x_value * y_value;
       }
       acc += partial;

@@ -40,19 +40,30 @@ void convgen_im2col_channels_im2col(
     const Vec4* __restrict__ x,
     Vec4* __restrict__ lowered
 ) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 4374) return;
-  const int row = index / 27;
-  const int q = row % 9;
-  const int p = (row / 9) % 9;
-  const int n = row / 81;
-  const int column = index % 27;
-  const int c = column % 3;
-  const int s = (column / 3) % 3;
-  const int r = column / 9;
+  constexpr int C = 3;
+  constexpr int H = 9;
+  constexpr int W = 9;
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int P = 9;
+  constexpr int Q = 9;
+  constexpr int x_stride_n = 243, x_stride_h = 27, x_stride_w = 3;  // in elements
+
+  constexpr int block_threads = 256;
+  constexpr int threads = 4374;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
+  const int row = index / (R * S * C);
+  const int q = row % Q;
+  const int p = (row / Q) % P;
+  const int n = row / (P * Q);
+  const int column = index % (R * S * C);
+  const int c = column % C;
+  const int s = (column / C) % S;
+  const int r = column / (S * C);
   const int in_h = p + r - 1;
   const int in_w = q + s - 1;
   // elsewhere is padding, which counts as zero
-  const bool inside = in_h >= 0 && in_h < 9 && in_w >= 0 && in_w < 9;
-  lowered[index] = inside ? x[n * 243 + in_h * 27 + in_w * 3 + c] : Vec4();
+  const bool inside = in_h >= 0 && in_h < H && in_w >= 0 && in_w < W;
+  lowered[index] = inside ? x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c] : Vec4();
 }

@@ -59,21 +59,32 @@ void convgen_im2col_gemm_im2col(
     const f16* __restrict__ x,
     f16* __restrict__ lowered
 ) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 475200) return;
-  const int row = index / 297;
-  const int q = row % 20;
-  const int p = (row / 20) % 20;
-  const int n = row / 400;
-  const int column = index % 297;
-  const int c = column % 33;
-  const int s = (column / 33) % 3;
-  const int r = column / 99;
+  constexpr int C = 33;
+  constexpr int H = 20;
+  constexpr int W = 20;
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int P = 20;
+  constexpr int Q = 20;
+  constexpr int x_stride_n = 13200, x_stride_h = 660, x_stride_w = 33;  // in elements
+
+  constexpr int block_threads = 256;
+  constexpr int threads = 475200;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
+  const int row = index / (R * S * C);
+  const int q = row % Q;
+  const int p = (row / Q) % P;
+  const int n = row / (P * Q);
+  const int column = index % (R * S * C);
+  const int c = column % C;
+  const int s = (column / C) % S;
+  const int r = column / (S * C);
   const int in_h = p + r - 1;
   const int in_w = q + s - 1;
   // elsewhere is padding, which counts as zero
-  const bool inside = in_h >= 0 && in_h < 20 && in_w >= 0 && in_w < 20;
-  lowered[index] = inside ? x[n * 13200 + in_h * 660 + in_w * 33 + c] : f16(0);
+  const bool inside = in_h >= 0 && in_h < H && in_w >= 0 && in_w < W;
+  lowered[index] = inside ? x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c] : f16(0);
 }
 
 // finish: from fprop's sums over n p q k to y[n, p, q, k]
@@ -85,9 +96,13 @@ void convgen_im2col_gemm_finish(
     const float* __restrict__ operand_b,
     f16* __restrict__ y
 ) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 80000) return;
-  const int k = index % 50;
+  constexpr int K = 50;
+
+  constexpr int block_threads = 256;
+  constexpr int threads = 80000;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
+  const int k = index % K;
   const float acc = sums[index];
   const float value_b = operand_b[k];
   y[index] = cvt_f16_f32(leaky_relu(acc + value_b, 0.1f));

@@ -34,18 +34,28 @@ void convgen_im2col_lowered(
     const float* __restrict__ x,
     float* __restrict__ lowered
 ) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 19200) return;
-  const int row = index / 256;
-  const int s = row % 5;
-  const int r = (row / 5) % 5;
-  const int c = row / 25;
-  const int column = index % 256;
-  const int q = column % 16;
-  const int p = column / 16;
+  constexpr int H = 32;
+  constexpr int W = 32;
+  constexpr int R = 5;
+  constexpr int S = 5;
+  constexpr int P = 16;
+  constexpr int Q = 16;
+  constexpr int x_stride_c = 1024, x_stride_h = 32;  // in elements
+
+  constexpr int block_threads = 256;
+  constexpr int threads = 19200;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
+  const int row = index / (P * Q);
+  const int s = row % S;
+  const int r = (row / S) % R;
+  const int c = row / (R * S);
+  const int column = index % (P * Q);
+  const int q = column % Q;
+  const int p = column / Q;
   const int in_h = p * 2 + r - 2;
   const int in_w = q * 2 + s - 2;
   // elsewhere is padding, which counts as zero
-  const bool inside = in_h >= 0 && in_h < 32 && in_w >= 0 && in_w < 32;
-  lowered[index] = inside ? x[c * 1024 + in_h * 32 + in_w] : float(0);
+  const bool inside = in_h >= 0 && in_h < H && in_w >= 0 && in_w < W;
+  lowered[index] = inside ? x[c * x_stride_c + in_h * x_stride_h + in_w] : float(0);
 }

@@ -35,13 +35,22 @@ void convgen_im2col_pixel(
     float* __restrict__ lowered
 ) {
   constexpr int C = 3;
+  constexpr int H = 16;
+  constexpr int W = 16;
   constexpr int R = 3;
   constexpr int S = 3;
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 512) return;
-  const int q = index % 16;
-  const int p = (index / 16) % 16;
-  const int n = index / 256;
+  constexpr int P = 16;
+  constexpr int Q = 16;
+  constexpr int x_stride_n = 768, x_stride_c = 256, x_stride_h = 16;  // in elements
+  constexpr int lowered_stride_n = 6912, lowered_stride_p = 432, lowered_stride_q = 27, lowered_stride_c = 9, lowered_stride_r = 3;  // in elements
+
+  constexpr int block_threads = 256;
+  constexpr int threads = 512;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
+  const int q = index % Q;
+  const int p = (index / Q) % P;
+  const int n = index / (P * Q);
 
   for (int c = 0; c < C; ++c) {
     for (int r = 0; r < R; ++r) {
@@ -49,8 +58,8 @@ void convgen_im2col_pixel(
       for (int s = 0; s < S; ++s) {
         const int in_w = q + s - 1;
         // elsewhere is padding, which counts as zero
-        const bool inside = in_h >= 0 && in_h < 16 && in_w >= 0 && in_w < 16;
-        lowered[n * 6912 + p * 432 + q * 27 + c * 9 + r * 3 + s] = inside ? x[n * 768 + c * 256 + in_h * 16 + in_w] : float(0);
+        const bool inside = in_h >= 0 && in_h < H && in_w >= 0 && in_w < W;
+        lowered[n * lowered_stride_n + p * lowered_stride_p + q * lowered_stride_q + c * lowered_stride_c + r * lowered_stride_r + s] = inside ? x[n * x_stride_n + c * x_stride_c + in_h * x_stride_h + in_w] : float(0);
       }
     }
   }

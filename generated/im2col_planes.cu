@@ -38,17 +38,26 @@ void convgen_im2col_planes_im2col(
     const float* __restrict__ x,
     float* __restrict__ lowered
 ) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 256000) return;
-  const int row = index / 500;
-  const int q = row % 8;
-  const int p = (row / 8) % 8;
-  const int n = row / 64;
-  const int column = index % 500;
-  const int s = column % 5;
-  const int r = (column / 5) % 5;
-  const int c = column / 25;
+  constexpr int C = 20;
+  constexpr int R = 5;
+  constexpr int S = 5;
+  constexpr int P = 8;
+  constexpr int Q = 8;
+  constexpr int x_stride_n = 2880, x_stride_c = 144, x_stride_h = 12;  // in elements
+
+  constexpr int block_threads = 256;
+  constexpr int threads = 256000;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
+  const int row = index / (C * R * S);
+  const int q = row % Q;
+  const int p = (row / Q) % P;
+  const int n = row / (P * Q);
+  const int column = index % (C * R * S);
+  const int s = column % S;
+  const int r = (column / S) % R;
+  const int c = column / (R * S);
   const int in_h = p + r;
   const int in_w = q + s;
-  lowered[index] = x[n * 2880 + c * 144 + in_h * 12 + in_w];
+  lowered[index] = x[n * x_stride_n + c * x_stride_c + in_h * x_stride_h + in_w];
 }

@@ -34,21 +34,30 @@ void convgen_im2col_taps(
     const float* __restrict__ x,
     float* __restrict__ lowered
 ) {
+  constexpr int H = 32;
+  constexpr int W = 32;
   constexpr int R = 5;
   constexpr int S = 5;
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 768) return;
-  const int q = index % 16;
-  const int p = (index / 16) % 16;
-  const int c = index / 256;
+  constexpr int P = 16;
+  constexpr int Q = 16;
+  constexpr int x_stride_c = 1024, x_stride_h = 32;  // in elements
+  constexpr int lowered_stride_c = 6400, lowered_stride_r = 1280, lowered_stride_s = 256, lowered_stride_p = 16;  // in elements
+
+  constexpr int block_threads = 256;
+  constexpr int threads = 768;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
+  const int q = index % Q;
+  const int p = (index / Q) % P;
+  const int c = index / (P * Q);
 
   for (int r = 0; r < R; ++r) {
     const int in_h = p * 2 + r - 2;
     for (int s = 0; s < S; ++s) {
       const int in_w = q * 2 + s - 2;
       // elsewhere is padding, which counts as zero
-      const bool inside = in_h >= 0 && in_h < 32 && in_w >= 0 && in_w < 32;
-      lowered[c * 6400 + r * 1280 + s * 256 + p * 16 + q] = inside ? x[c * 1024 + in_h * 32 + in_w] : float(0);
+      const bool inside = in_h >= 0 && in_h < H && in_w >= 0 && in_w < W;
+      lowered[c * lowered_stride_c + r * lowered_stride_r + s * lowered_stride_s + p * lowered_stride_p + q] = inside ? x[c * x_stride_c + in_h * x_stride_h + in_w] : float(0);
     }
   }
 }

@@ -132,38 +132,50 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 __device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u32 halo_tile, int tile) {
   const int n = tile / p_tiles;
   const int top = tile % p_tiles * tile_p - 1;
-  int row = threadIdx.x / 60;
+  constexpr int H = 28;
+  constexpr int W = 28;
+  constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256;  // in elements
+  int row = threadIdx.x / (halo_columns * 2);
   int column = threadIdx.x / 2 % halo_columns;
   int chunk = threadIdx.x % 2;
   while (row < halo_rows) {
     const int h = top + row;
     const int in_w = column - 1;
-    const bool inside = u32(h) < 28 && u32(in_w) < 28;
-    cp_async_16(halo_tile + (row * halo_columns + column) * pitch + chunk * 16, source + (n * 200704 + h * 7168 + in_w * 256 + chunk * 8), inside ? 16 : 0);
+    const bool inside = u32(h) < H && u32(in_w) < W;
+    cp_async_16(halo_tile + (row * halo_columns + column) * pitch + chunk * 16, source + (n * x_stride_n + h * x_stride_h + in_w * x_stride_w + chunk * 8), inside ? 16 : 0);
     column += 2;
-    if (column >= 30) { column -= 30; ++row; }
+    if (column >= halo_columns) { column -= halo_columns; ++row; }
     row += 1;
   }
 }
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int gemm_m, int k) {
+  constexpr int Cg = 8;  // input channels of a group
+  constexpr int H = 28;
+  constexpr int W = 28;
+  constexpr int P = 28;
+  constexpr int Q = 28;
+  constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
+  constexpr int w_stride_k = 72, w_stride_r = 24, w_stride_s = 8;  // in elements
   float sum = 0.0f;
-  const int q = gemm_m % 28;
-  const int p = (gemm_m / 28) % 28;
-  const int n = gemm_m / 784;
+  const int q = gemm_m % Q;
+  const int p = (gemm_m / Q) % P;
+  const int n = gemm_m / (P * Q);
   const int group = k / 8;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;
-    if (in_h < 0 || in_h >= 28) continue;
+    if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
     for (int s = 0; s < 3 && sum == sum; ++s) {
       const int in_w = q + s - 1;
-      if (in_w < 0 || in_w >= 28) continue;
+      if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 8 && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * 200704 + in_h * 7168 + in_w * 256 + group * 8 + c]) * cvt_f32_f16(w[k * 72 + r * 24 + s * 8 + c]);
+      for (int c = 0; c < Cg && sum == sum; ++c) {
+        const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]);
+        const float w_value = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
+        sum += x_value * w_value;
       }
     }
   }
@@ -195,6 +207,7 @@ void convgen_implicit_gemm_cardinality(
 
   // filters, as the lane's words of each instruction: two of one column
   const f16* __restrict__ filters = w;
+  constexpr int w_stride_k = 72, w_stride_s = 8;  // in elements
   u32 filter[taps][products][columns][2];
 #pragma unroll
   for (int tap = 0; tap < taps; ++tap) {
@@ -207,7 +220,7 @@ void convgen_implicit_gemm_cardinality(
       for (int e = 0; e < 2; ++e) {
         const int k = first_k + column;
         const int c = (first_c + e) % 8;
-        if ((first_c + e) / 8 == (first_out + column) / 8) bits |= u32(filters[k * 72 + tap * 8 + c]) << e * 16;
+        if ((first_c + e) / 8 == (first_out + column) / 8) bits |= u32(filters[k * w_stride_k + tap * w_stride_s + c]) << e * 16;
       }
       filter[tap][i / 2 / columns][i / 2 % columns][i % 2] = bits;
     }
@@ -278,7 +291,8 @@ void convgen_implicit_gemm_cardinality(
         float v[run];
 #pragma unroll
         for (int e = 0; e < run; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
-        *reinterpret_cast<u64*>(y + (gemm_m * 256 + k)) =
+        constexpr int y_stride_q = 256;  // in elements
+        *reinterpret_cast<u64*>(y + (gemm_m * y_stride_q + k)) =
             u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);
       }
     }

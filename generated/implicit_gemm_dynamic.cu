@@ -131,6 +131,10 @@ struct Sizes {
 
 // x: 64 pixels by 32 of gemm_k; elements, 1 at a time
 struct XReader : Sizes {
+  static constexpr int C = 3;
+  static constexpr int R = 7;
+  static constexpr int S = 7;
+  static constexpr int x_stride_w = 3;  // in elements
   int offset[2];
   int in_h[2];  // at the first tap
   int in_w[2];  // at the first tap
@@ -147,14 +151,14 @@ struct XReader : Sizes {
       const int q = gemm_m % Q;
       const int p = (gemm_m / Q) % P;
       const int n = (gemm_m / Q) / P;
-      offset[i] = W * p * 6 + q * 6 + H * W * n * 3 - W * 9 - 9;
+      offset[i] = W * p * 2 * x_stride_w + q * 2 * x_stride_w + H * W * n * x_stride_w - W * 3 * x_stride_w - 3 * x_stride_w;
       in_h[i] = p * 2 - 3;
       in_w[i] = q * 2 - 3;
     }
     const int first_chunk = (thread % 4) * 8;
-    c = first_chunk % 3;
-    s = (first_chunk / 3) % 7;
-    r = first_chunk / 21;
+    c = first_chunk % C;
+    s = (first_chunk / C) % S;
+    r = first_chunk / (S * C);
   }
 
   // Loads this step's tile into registers.
@@ -165,27 +169,27 @@ struct XReader : Sizes {
   // On to the next step.
   __device__ __forceinline__ void next() {
     c += 2;
-    if (c >= 3) { c -= 3; ++s; }
+    if (c >= C) { c -= C; ++s; }
     s += 3;
-    if (s >= 7) { s -= 7; ++r; }
+    if (s >= S) { s -= S; ++r; }
     r += 1;
   }
 
   __device__ __forceinline__ void load_chunks(const f16* __restrict__ source, int r, int s, int c) {
 #pragma unroll
     for (int e = 0; e < 8; e += 1) {
-      const int k_offset = r * (W * 3) + s * 3 + c;
+      const int k_offset = r * (W * 3) + s * x_stride_w + c;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const bool inside = r < 7 && u32(in_h[i] + r) < H && u32(in_w[i] + s) < W;
+        const bool inside = r < R && u32(in_h[i] + r) < H && u32(in_w[i] + s) < W;
         const f16* p = source + offset[i] + k_offset;
         u32& word = held[i][0][e / 2];
         const u32 bits = inside ? u32(p[0]) : 0;
         word = e % 2 ? word | bits << e % 2 * 16 : bits;
       }
       c += 1;
-      if (c >= 3) { c -= 3; ++s; }
-      if (s >= 7) { s -= 7; ++r; }
+      if (c >= C) { c -= C; ++s; }
+      if (s >= S) { s -= S; ++r; }
     }
   }
 
@@ -202,6 +206,7 @@ struct XReader : Sizes {
 
 // w: 64 output channels by 32 of gemm_k; elements, 1 at a time
 struct WReader {
+  static constexpr int w_stride_k = 147;  // in elements
   int offset[2];
   int rsc;  // gemm_k of this thread's first chunk
   u32 held[2][1][4];
@@ -213,7 +218,7 @@ struct WReader {
       const int row = thread / 4 + i * 32;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + column_of(row), GEMM_N - 1);
-      offset[i] = gemm_n * 147;
+      offset[i] = gemm_n * w_stride_k;
     }
     const int first_chunk = (thread % 4) * 8;
     rsc = first_chunk;
@@ -377,7 +382,8 @@ void convgen_implicit_gemm_dynamic(
     for (int e = 0; e < 8; ++e) {
       v[e] = max_nan_f32(v[e] + value_b[e], 0.0f);
     }
-    *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{
+    constexpr int y_stride_q = 64;  // in elements
+    *reinterpret_cast<Vec4*>(y + (gemm_m * y_stride_q + gemm_n)) = Vec4{
         cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),
         cvt_f16x2_f32(v[6], v[7])};
   }

@@ -121,6 +121,13 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 
 // x: 64 pixels by 16 of gemm_k; cp.async of 16 bytes
 struct XReader {
+  static constexpr int C = 64;
+  static constexpr int H = 28;
+  static constexpr int W = 28;
+  static constexpr int S = 3;
+  static constexpr int P = 28;
+  static constexpr int Q = 28;
+  static constexpr int x_stride_n = 50176, x_stride_h = 1792, x_stride_w = 64;  // in elements
   u32 offset[1];
   u32 taps[1];  // a bit for each tap along in_h, then in_w: whether it is inside
   int r, s, c;  // gemm_k of this step, digit by digit
@@ -130,27 +137,27 @@ struct XReader {
     const int row = thread / 4;
     // rows past the end repeat the last one: their results are not stored
     const int gemm_m = min(first + row, GEMM_M - 1);
-    const int q = gemm_m % 28;
-    const int p = (gemm_m / 28) % 28;
-    const int n = gemm_m / 784;
-    offset[0] = n * 50176 + p * 1792 + q * 64 + thread % 4 * 4;
+    const int q = gemm_m % Q;
+    const int p = (gemm_m / Q) % P;
+    const int n = gemm_m / (P * Q);
+    offset[0] = n * x_stride_n + p * x_stride_h + q * x_stride_w + thread % 4 * 4;
     taps[0] = 0;
     const int in_h = p - 1;
 #pragma unroll
-    for (int tap = 0; tap < 3; ++tap) taps[0] |= u32(u32(in_h + tap) < 28) << tap;
+    for (int tap = 0; tap < 3; ++tap) taps[0] |= u32(u32(in_h + tap) < H) << tap;
     const int in_w = q - 1;
 #pragma unroll
-    for (int tap = 0; tap < 3; ++tap) taps[0] |= u32(u32(in_w + tap) < 28) << (tap + 3);
+    for (int tap = 0; tap < 3; ++tap) taps[0] |= u32(u32(in_w + tap) < W) << (tap + 3);
     const int first_chunk = first_k;
-    c = first_chunk % 64;
-    s = (first_chunk / 64) % 3;
-    r = first_chunk / 192;
+    c = first_chunk % C;
+    s = (first_chunk / C) % S;
+    r = first_chunk / (S * C);
   }
 
   // Copies these rows of this step's tile; zeros where there is no such step.
   __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile, bool more, int first = 0, int last = 1) const {
     const int thread = threadIdx.x;
-    const int k_offset = r * 1792 + s * 64 + c - 1856;
+    const int k_offset = r * x_stride_h + s * x_stride_w + c - x_stride_h - x_stride_w;
     const u32 wanted = 1u << min(r, 2) | 1u << (s + 3);
 #pragma unroll
     for (int i = first; i < last; ++i) {
@@ -163,13 +170,14 @@ struct XReader {
   // On to the next step.
   __device__ __forceinline__ void next() {
     c += 16;
-    if (c >= 64) { c -= 64; ++s; }
-    if (s >= 3) { s -= 3; ++r; }
+    if (c >= C) { c -= C; ++s; }
+    if (s >= S) { s -= S; ++r; }
   }
 };
 
 // w: 64 output channels by 16 of gemm_k; cp.async of 16 bytes
 struct WReader {
+  static constexpr int w_stride_k = 576;  // in elements
   u32 offset[1];
   int rsc;  // gemm_k of this step
 
@@ -178,7 +186,7 @@ struct WReader {
     const int row = thread / 4;
     // rows past the end repeat the last one: their results are not stored
     const int gemm_n = min(first + column_of(row), GEMM_N - 1);
-    offset[0] = gemm_n * 576 + thread % 4 * 4;
+    offset[0] = gemm_n * w_stride_k + thread % 4 * 4;
     const int first_chunk = first_k;
     rsc = first_chunk;
   }
@@ -326,29 +334,40 @@ void convgen_implicit_gemm_f32(
     float v[run];
 #pragma unroll
     for (int e = 0; e < run; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
-    *reinterpret_cast<Vec4*>(partial + (gemm_m * 64 + gemm_n)) = Vec4{
+    constexpr int y_stride_q = 64;  // in elements
+    *reinterpret_cast<Vec4*>(partial + (gemm_m * y_stride_q + gemm_n)) = Vec4{
         __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
   }
 }
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const float* __restrict__ x, const float* __restrict__ w, int offset) {
+  constexpr int C = 64;
+  constexpr int H = 28;
+  constexpr int W = 28;
+  constexpr int K = 64;
+  constexpr int P = 28;
+  constexpr int Q = 28;
+  constexpr int x_stride_n = 50176, x_stride_h = 1792, x_stride_w = 64;  // in elements
+  constexpr int w_stride_k = 576, w_stride_r = 192, w_stride_s = 64;  // in elements
   float sum = 0.0f;
-  const int k = offset % 64;
-  const int q = (offset / 64) % 28;
-  const int p = (offset / 1792) % 28;
-  const int n = offset / 50176;
+  const int k = offset % K;
+  const int q = (offset / K) % Q;
+  const int p = (offset / (Q * K)) % P;
+  const int n = offset / (P * Q * K);
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;
-    if (in_h < 0 || in_h >= 28) continue;
+    if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
     for (int s = 0; s < 3 && sum == sum; ++s) {
       const int in_w = q + s - 1;
-      if (in_w < 0 || in_w >= 28) continue;
+      if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 64 && sum == sum; ++c) {
-        sum += x[n * 50176 + in_h * 1792 + in_w * 64 + c] * w[k * 576 + r * 192 + s * 64 + c];
+      for (int c = 0; c < C && sum == sum; ++c) {
+        const float x_value = x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c];
+        const float w_value = w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c];
+        sum += x_value * w_value;
       }
     }
   }

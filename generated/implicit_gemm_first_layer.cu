@@ -150,6 +150,8 @@ constexpr int rows = 4;
 constexpr int columns = 8;
 constexpr int run = 8;
 
+constexpr int w_stride_k = 147, w_stride_r = 21;  // in elements
+
 // The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
@@ -159,15 +161,18 @@ __device__ __forceinline__ int shift_of(int phase) { return 1; }
 // Starts copying a tile's rows of x.
 __device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u32 halo_tile, int tile) {
   const int image = tile / image_tiles;
+  constexpr int H = 224;
+  constexpr int x_stride_n = 150528, x_stride_h = 672;  // in elements
   const int top = tile % image_tiles * tile_m / Q * 2 - 3;
-  int row = threadIdx.x / 84;
-  int vector = threadIdx.x % 84;
+  constexpr int line_copies = 84;  // of 16 bytes each
+  int row = threadIdx.x / line_copies;
+  int vector = threadIdx.x % line_copies;
   while (row < halo_rows) {
     const int h = top + row;
-    const bool inside = u32(h) < 224;
-    cp_async_16(halo_tile + row * pitch + margin + vector * 16, source + (image * 150528 + h * 672 + vector * 8), inside ? 16 : 0);
+    const bool inside = u32(h) < H;
+    cp_async_16(halo_tile + row * pitch + margin + vector * 16, source + (image * x_stride_n + h * x_stride_h + vector * 8), inside ? 16 : 0);
     vector += 4;
-    if (vector >= 84) { vector -= 84; ++row; }
+    if (vector >= line_copies) { vector -= line_copies; ++row; }
     row += 3;
   }
 }
@@ -208,7 +213,7 @@ void convgen_implicit_gemm_first_layer(
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int at = first + e;
-          if (k < GEMM_N && line < lines && u32(at) < run_elements) bits |= u32(filters[k * 147 + line * 21 + at]) << e * 16;
+          if (k < GEMM_N && line < lines && u32(at) < run_elements) bits |= u32(filters[k * w_stride_k + line * w_stride_r + at]) << e * 16;
         }
         st_shared_u32(shared + (quad * tile_n + column) * 16 + thread % 4 * 4, bits);
       }
@@ -294,7 +299,8 @@ void convgen_implicit_gemm_first_layer(
         float v[run];
 #pragma unroll
         for (int e = 0; e < run; ++e) v[e] = acc[i / 2][(j * run + e) / 2][i % 2 * 2 + e % 2];
-        *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{
+        constexpr int y_stride_q = 64;  // in elements
+        *reinterpret_cast<Vec4*>(y + (gemm_m * y_stride_q + gemm_n)) = Vec4{
             cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),
             cvt_f16x2_f32(v[6], v[7])};
       }

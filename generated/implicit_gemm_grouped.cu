@@ -113,6 +113,13 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 
 
 // x: 256 pixels by 64 of gemm_k; elements, 8 at a time
 struct XReader {
+  static constexpr int Cg = 64;  // input channels of a group
+  static constexpr int H = 28;
+  static constexpr int W = 28;
+  static constexpr int S = 3;
+  static constexpr int P = 28;
+  static constexpr int Q = 28;
+  static constexpr int x_stride_n = 200704, x_stride_group = 50176, x_stride_c = 784, x_stride_h = 28;  // in elements
   int offset[1];
   int in_h[1];  // at the first tap
   int in_w[1];  // at the first tap
@@ -124,10 +131,10 @@ struct XReader {
     const int row = thread;
     // rows past the end repeat the last one: their results are not stored
     const int gemm_m = min(first + column_of(row), GEMM_M - 1);
-    const int q = gemm_m % 28;
-    const int p = (gemm_m / 28) % 28;
-    const int n = gemm_m / 784;
-    offset[0] = n * 200704 + group * 50176 + p * 28 + q - 29;
+    const int q = gemm_m % Q;
+    const int p = (gemm_m / Q) % P;
+    const int n = gemm_m / (P * Q);
+    offset[0] = n * x_stride_n + group * x_stride_group + p * x_stride_h + q - x_stride_h - 1;
     in_h[0] = p - 1;
     in_w[0] = q - 1;
     const int first_chunk = 0;
@@ -144,24 +151,24 @@ struct XReader {
   // On to the next step.
   __device__ __forceinline__ void next() {
     s += 1;
-    if (s >= 3) { s -= 3; ++r; }
+    if (s >= S) { s -= S; ++r; }
   }
 
   __device__ __forceinline__ void load_chunks(const bf16* __restrict__ source, int r, int s, int c) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const int k_offset = r * 28 + s + c * 784;
-      const bool inside = u32(in_h[0] + r) < 28 && u32(in_w[0] + s) < 28;
+      const int k_offset = r * x_stride_h + s + c * x_stride_c;
+      const bool inside = u32(in_h[0] + r) < H && u32(in_w[0] + s) < W;
       const bf16* p = source + offset[0] + k_offset;
 #pragma unroll
       for (int part = 0; part < 8; ++part) {
         u32& word = held[0][j][part / 2];
-        const u32 bits = inside ? u32(p[part * 784]) : 0;
+        const u32 bits = inside ? u32(p[part * x_stride_c]) : 0;
         word = part % 2 ? word | bits << part % 2 * 16 : bits;
       }
       c += 8;
-      if (c >= 64) { c -= 64; ++s; }
-      if (s >= 3) { s -= 3; ++r; }
+      if (c >= Cg) { c -= Cg; ++s; }
+      if (s >= S) { s -= S; ++r; }
     }
   }
 
@@ -178,6 +185,7 @@ struct XReader {
 
 // w: 64 output channels by 64 of gemm_k; elements, 8 at a time
 struct WReader {
+  static constexpr int w_stride_group = 36864, w_stride_k = 576, w_stride_c = 9;  // in elements
   int offset[2];
   int rs, c;  // gemm_k of this thread's first chunk, digit by digit
   u32 held[2][1][4];
@@ -189,7 +197,7 @@ struct WReader {
       const int row = thread / 8 + i * 32;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + row, GEMM_N - 1);
-      offset[i] = group * 36864 + gemm_n * 576;
+      offset[i] = group * w_stride_group + gemm_n * w_stride_k;
     }
     const int first_chunk = (thread % 8) * 8;
     c = first_chunk;
@@ -198,14 +206,14 @@ struct WReader {
 
   // Loads this step's tile into registers.
   __device__ __forceinline__ void load(const bf16* __restrict__ source) {
-    const int k_offset = rs + c * 9;
+    const int k_offset = rs + c * w_stride_c;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bf16* p = source + offset[i] + k_offset;
 #pragma unroll
       for (int part = 0; part < 8; ++part) {
         u32& word = held[i][0][part / 2];
-        const u32 bits = u32(p[part * 9]);
+        const u32 bits = u32(p[part * w_stride_c]);
         word = part % 2 ? word | bits << part % 2 * 16 : bits;
       }
     }
@@ -334,7 +342,10 @@ void convgen_implicit_gemm_grouped(
       float v[run];
 #pragma unroll
       for (int e = 0; e < run; ++e) v[e] = acc[i / 2][(j * run + e) / 2][i % 2 * 2 + e % 2];
-      *reinterpret_cast<Vec4*>(y + ((gemm_m / 784) * 200704 + group * 50176 + gemm_n * 784 + gemm_m % 784)) = Vec4{
+      constexpr int P = 28;
+      constexpr int Q = 28;
+      constexpr int y_stride_n = 200704, y_stride_group = 50176, y_stride_k = 784;  // in elements
+      *reinterpret_cast<Vec4*>(y + ((gemm_m / (P * Q)) * y_stride_n + group * y_stride_group + gemm_n * y_stride_k + gemm_m % (P * Q))) = Vec4{
           cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]), cvt_bf16x2_f32(v[4], v[5]),
           cvt_bf16x2_f32(v[6], v[7])};
     }

@@ -211,6 +211,14 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 
 // x: 32 pixels by 32 of gemm_k; cp.async of 16 bytes
 struct XReader {
+  static constexpr int C = 44;
+  static constexpr int H = 14;
+  static constexpr int W = 14;
+  static constexpr int R = 3;
+  static constexpr int S = 3;
+  static constexpr int P = 14;
+  static constexpr int Q = 14;
+  static constexpr int x_stride_n = 8624, x_stride_h = 616, x_stride_w = 44;  // in elements
   u32 offset[2];
   u32 taps[2];  // a bit for each tap along in_h, then in_w: whether it is inside
   int r, s, c;  // gemm_k of this thread's first chunk, digit by digit
@@ -222,33 +230,33 @@ struct XReader {
       const int row = thread / 8 + i * 16;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_m = min(first + column_of(row), GEMM_M - 1);
-      const int q = gemm_m % 14;
-      const int p = (gemm_m / 14) % 14;
-      const int n = gemm_m / 196;
-      offset[i] = n * 8624 + p * 616 + q * 44;
+      const int q = gemm_m % Q;
+      const int p = (gemm_m / Q) % P;
+      const int n = gemm_m / (P * Q);
+      offset[i] = n * x_stride_n + p * x_stride_h + q * x_stride_w;
       taps[i] = 0;
       const int in_h = p - 1;
 #pragma unroll
-      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_h + tap) < 14) << tap;
+      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_h + tap) < H) << tap;
       const int in_w = q - 1;
 #pragma unroll
-      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_w + tap) < 14) << (tap + 3);
+      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_w + tap) < W) << (tap + 3);
     }
     const int first_chunk = first_k + (thread % 8) * 4;
-    c = first_chunk % 44;
-    s = (first_chunk / 44) % 3;
-    r = first_chunk / 132;
+    c = first_chunk % C;
+    s = (first_chunk / C) % S;
+    r = first_chunk / (S * C);
   }
 
   // Copies these rows of this step's tile; zeros where there is no such step.
   __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile, bool more, int first = 0, int last = 2) const {
     const int thread = threadIdx.x;
-    const int k_offset = r * 616 + s * 44 + c - 660;
+    const int k_offset = r * x_stride_h + s * x_stride_w + c - x_stride_h - x_stride_w;
     const u32 wanted = 1u << min(r, 2) | 1u << (s + 3);
 #pragma unroll
     for (int i = first; i < last; ++i) {
       const int row = thread / 8 + i * 16;
-      const bool inside = r < 3 && (taps[i] & wanted) == wanted;
+      const bool inside = r < R && (taps[i] & wanted) == wanted;
       cp_async_16(tile + slot(row, thread % 8), source + k_offset + offset[i], more && inside ? 16 : 0);
     }
   }
@@ -256,13 +264,14 @@ struct XReader {
   // On to the next step.
   __device__ __forceinline__ void next() {
     c += 32;
-    if (c >= 44) { c -= 44; ++s; }
-    if (s >= 3) { s -= 3; ++r; }
+    if (c >= C) { c -= C; ++s; }
+    if (s >= S) { s -= S; ++r; }
   }
 };
 
 // w: 64 output channels by 32 of gemm_k; cp.async of 16 bytes
 struct WReader {
+  static constexpr int w_stride_k = 396;  // in elements
   u32 offset[4];
   int rsc;  // gemm_k of this thread's first chunk
 
@@ -273,7 +282,7 @@ struct WReader {
       const int row = thread / 8 + i * 16;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + row, GEMM_N - 1);
-      offset[i] = gemm_n * 396;
+      offset[i] = gemm_n * w_stride_k;
     }
     const int first_chunk = first_k + (thread % 8) * 4;
     rsc = first_chunk;
@@ -425,7 +434,10 @@ void convgen_implicit_gemm_planes(
       float v[run];
 #pragma unroll
       for (int e = 0; e < run; ++e) v[e] = acc[i / 2][(j * run + e) / 2][i % 2 * 2 + e % 2];
-      *reinterpret_cast<Vec4*>(partial + ((gemm_m / 196) * 12544 + gemm_n * 196 + gemm_m % 196)) = Vec4{
+      constexpr int P = 14;
+      constexpr int Q = 14;
+      constexpr int y_stride_n = 12544, y_stride_k = 196;  // in elements
+      *reinterpret_cast<Vec4*>(partial + ((gemm_m / (P * Q)) * y_stride_n + gemm_n * y_stride_k + gemm_m % (P * Q))) = Vec4{
           __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
     }
   }
@@ -433,22 +445,32 @@ void convgen_implicit_gemm_planes(
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const float* __restrict__ x, const float* __restrict__ w, int offset) {
+  constexpr int C = 44;
+  constexpr int H = 14;
+  constexpr int W = 14;
+  constexpr int K = 64;
+  constexpr int P = 14;
+  constexpr int Q = 14;
+  constexpr int x_stride_n = 8624, x_stride_h = 616, x_stride_w = 44;  // in elements
+  constexpr int w_stride_k = 396, w_stride_r = 132, w_stride_s = 44;  // in elements
   float sum = 0.0f;
-  const int q = offset % 14;
-  const int p = (offset / 14) % 14;
-  const int k = (offset / 196) % 64;
-  const int n = offset / 12544;
+  const int q = offset % Q;
+  const int p = (offset / Q) % P;
+  const int k = (offset / (P * Q)) % K;
+  const int n = offset / (K * P * Q);
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;
-    if (in_h < 0 || in_h >= 14) continue;
+    if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
     for (int s = 0; s < 3 && sum == sum; ++s) {
       const int in_w = q + s - 1;
-      if (in_w < 0 || in_w >= 14) continue;
+      if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 44 && sum == sum; ++c) {
-        sum += x[n * 8624 + in_h * 616 + in_w * 44 + c] * w[k * 396 + r * 132 + s * 44 + c];
+      for (int c = 0; c < C && sum == sum; ++c) {
+        const float x_value = x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c];
+        const float w_value = w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c];
+        sum += x_value * w_value;
       }
     }
   }

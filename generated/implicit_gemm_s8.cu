@@ -136,6 +136,12 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 
 
 // x: 64 pixels by 128 of gemm_k; cp.async of 16 bytes
 struct XReader {
+  static constexpr int H = 28;
+  static constexpr int W = 28;
+  static constexpr int S = 3;
+  static constexpr int P = 28;
+  static constexpr int Q = 28;
+  static constexpr int x_stride_n = 100352, x_stride_h = 3584, x_stride_w = 128;  // in elements
   u32 offset[2];
   u32 taps[2];  // a bit for each tap along in_h, then in_w: whether it is inside
   int r, s, c;  // gemm_k of this step, digit by digit
@@ -147,17 +153,17 @@ struct XReader {
       const int row = thread / 8 + i * 32;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_m = min(first + row, GEMM_M - 1);
-      const int q = gemm_m % 28;
-      const int p = (gemm_m / 28) % 28;
-      const int n = gemm_m / 784;
-      offset[i] = n * 100352 + p * 3584 + q * 128 + thread % 8 * 16;
+      const int q = gemm_m % Q;
+      const int p = (gemm_m / Q) % P;
+      const int n = gemm_m / (P * Q);
+      offset[i] = n * x_stride_n + p * x_stride_h + q * x_stride_w + thread % 8 * 16;
       taps[i] = 0;
       const int in_h = p - 1;
 #pragma unroll
-      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_h + tap) < 28) << tap;
+      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_h + tap) < H) << tap;
       const int in_w = q - 1;
 #pragma unroll
-      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_w + tap) < 28) << (tap + 3);
+      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_w + tap) < W) << (tap + 3);
     }
     const int first_chunk = 0;
     c = first_chunk;
@@ -168,7 +174,7 @@ struct XReader {
   // Copies these rows of this step's tile; zeros where there is no such step.
   __device__ __forceinline__ void load(const u8* __restrict__ source, u32 tile, bool more, int first = 0, int last = 2) const {
     const int thread = threadIdx.x;
-    const int k_offset = r * 3584 + s * 128 + c - 3712;
+    const int k_offset = r * x_stride_h + s * x_stride_w + c - x_stride_h - x_stride_w;
     const u32 wanted = 1u << min(r, 2) | 1u << (s + 3);
 #pragma unroll
     for (int i = first; i < last; ++i) {
@@ -181,12 +187,13 @@ struct XReader {
   // On to the next step.
   __device__ __forceinline__ void next() {
     s += 1;
-    if (s >= 3) { s -= 3; ++r; }
+    if (s >= S) { s -= S; ++r; }
   }
 };
 
 // w: 128 output channels by 128 of gemm_k; cp.async of 16 bytes
 struct WReader {
+  static constexpr int w_stride_k = 1152;  // in elements
   u32 offset[4];
   int rsc;  // gemm_k of this step
 
@@ -197,7 +204,7 @@ struct WReader {
       const int row = thread / 8 + i * 32;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + column_of(row), GEMM_N - 1);
-      offset[i] = gemm_n * 1152 + thread % 8 * 16;
+      offset[i] = gemm_n * w_stride_k + thread % 8 * 16;
     }
     const int first_chunk = 0;
     rsc = first_chunk;
@@ -343,7 +350,8 @@ void convgen_implicit_gemm_s8(
     for (int e = 0; e < 8; ++e) {
       v[e] = max_nan_f32(v[e] * value_scale[e] + value_b[e], 0.0f);
     }
-    *reinterpret_cast<u64*>(y + (gemm_m * 128 + gemm_n)) =
+    constexpr int y_stride_q = 128;  // in elements
+    *reinterpret_cast<u64*>(y + (gemm_m * y_stride_q + gemm_n)) =
         u64(u32(u8(cvt_s8_f32(v[4]))) | u32(u8(cvt_s8_f32(v[5]))) << 8 | u32(u8(cvt_s8_f32(v[6]))) << 16 | u32(u8(cvt_s8_f32(v[7]))) << 24) << 32 |
         u32(u8(cvt_s8_f32(v[0]))) | u32(u8(cvt_s8_f32(v[1]))) << 8 | u32(u8(cvt_s8_f32(v[2]))) << 16 | u32(u8(cvt_s8_f32(v[3]))) << 24;
   }

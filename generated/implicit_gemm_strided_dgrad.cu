@@ -111,6 +111,9 @@ __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 // A lane's row for ldmatrix, of 16, where the matrices of a pair lie one below the other.
 __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 
+// Whether a lane is the upper one of two that exchange values: of two whose numbers differ in one bit, `apart`.
+__device__ __forceinline__ u32 upper_of_two(int lane, int apart) { return lane / apart % 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are a phase's pixels (n, p, q), gemm_n output channels,
 // gemm_k taps, channels inside, where
@@ -170,6 +173,12 @@ __constant__ Phase phases[4] = {
 
 // x: 128 pixels by 64 of gemm_k; cp.async of 16 bytes
 struct XReader : Phase {
+  static constexpr int C = 128;
+  static constexpr int H = 28;
+  static constexpr int W = 28;
+  static constexpr int walk_p = 28;  // rows of an image, as pixels are walked
+  static constexpr int walk_q = 28;  // pixels of a row, as they are walked
+  static constexpr int x_stride_n = 100352, x_stride_h = 3584, x_stride_w = 128;  // in elements
   u32 offset[4];
   u32 taps[4];  // a bit for each tap along in_h, then in_w: whether it is inside
   int r, s, c;  // gemm_k of this step, digit by digit
@@ -181,17 +190,17 @@ struct XReader : Phase {
       const int row = thread / 8 + i * 32;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_m = min(first + row, GEMM_M - 1);
-      const int q = gemm_m % 28;
-      const int p = (gemm_m / 28) % 28;
-      const int n = gemm_m / 784;
-      offset[i] = n * 100352 + p * 3584 + q * 128 + thread % 8 * 8;
+      const int q = gemm_m % walk_q;
+      const int p = (gemm_m / walk_q) % walk_p;
+      const int n = gemm_m / (walk_p * walk_q);
+      offset[i] = n * x_stride_n + p * x_stride_h + q * x_stride_w + thread % 8 * 8;
       taps[i] = 0;
       const int in_h = p;
 #pragma unroll
-      for (int tap = 0; tap < 2; ++tap) taps[i] |= u32(u32(in_h + tap) < 28) << tap;
+      for (int tap = 0; tap < 2; ++tap) taps[i] |= u32(u32(in_h + tap) < H) << tap;
       const int in_w = q;
 #pragma unroll
-      for (int tap = 0; tap < 2; ++tap) taps[i] |= u32(u32(in_w + tap) < 28) << (tap + 2);
+      for (int tap = 0; tap < 2; ++tap) taps[i] |= u32(u32(in_w + tap) < W) << (tap + 2);
     }
     const int first_chunk = 0;
     r = 0;
@@ -202,7 +211,7 @@ struct XReader : Phase {
   // Copies these rows of this step's tile; zeros where there is no such step.
   __device__ __forceinline__ void load(const f16* __restrict__ source, u32 tile, bool more, int first = 0, int last = 4) const {
     const int thread = threadIdx.x;
-    const int k_offset = r * 3584 + s * 128 + c;
+    const int k_offset = r * x_stride_h + s * x_stride_w + c;
     const u32 wanted = 1u << min(r, 1) | 1u << (s + 2);
 #pragma unroll
     for (int i = first; i < last; ++i) {
@@ -215,13 +224,15 @@ struct XReader : Phase {
   // On to the next step.
   __device__ __forceinline__ void next() {
     c += 64;
-    if (c >= 128) { c -= 128; ++s; }
+    if (c >= C) { c -= C; ++s; }
     if (s >= s_taps) { s -= s_taps; ++r; }
   }
 };
 
 // w: 64 of gemm_k by 128 output channels; cp.async of 16 bytes
 struct WReader : Phase {
+  static constexpr int C = 128;
+  static constexpr int w_stride_c = 1152, w_stride_r = 384, w_stride_s = 128;  // in elements
   u32 offset;
   int r, s, c;  // gemm_k of this step, digit by digit
 
@@ -229,7 +240,7 @@ struct WReader : Phase {
     const int thread = threadIdx.x;
     // channels past the end repeat the last ones: their results are not stored
     const int gemm_n = min(first + thread % 16 * 8, GEMM_N - 8);
-    offset = last_r * 384 + last_s * 128 + gemm_n + thread / 16 * 1152;
+    offset = last_r * w_stride_r + last_s * w_stride_s + gemm_n + thread / 16 * w_stride_c;
     const int first_row = 0;
     r = 0;
     c = first_row;
@@ -239,7 +250,7 @@ struct WReader : Phase {
   // Copies these of the thread's rows of this step's tile; zeros where there is no such step.
   __device__ __forceinline__ void load(const f16* __restrict__ source, u32 tile, bool more, int first = 0, int last = 4) const {
     const int thread = threadIdx.x;
-    const int k_offset = c * 1152 - r * 768 - s * 256;
+    const int k_offset = c * w_stride_c - r * 2 * w_stride_r - s * 2 * w_stride_s;
 #pragma unroll
     for (int i = first; i < last; ++i) {
       const int row = thread / 16 + i * 16;
@@ -250,7 +261,7 @@ struct WReader : Phase {
   // On to the next step.
   __device__ __forceinline__ void next() {
     c += 64;
-    if (c >= 128) { c -= 128; ++s; }
+    if (c >= C) { c -= C; ++s; }
     if (s >= s_taps) { s -= s_taps; ++r; }
   }
 };
@@ -268,15 +279,16 @@ __device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[c
   }
 }
 
-// Of four instructions' columns, each of a row's four lanes holds two of each.  They exchange them: a lane gets the eight
-// of one instruction, neighbors in y, two from each lane.
+// Each of a row's four lanes holds two columns of every instruction.  They exchange them: of four instructions, each lane
+// gets the eight columns of one, which are neighbors in y.  This transposes a matrix of 4 lanes by 4 instructions, a bit of
+// their numbers at a time: two lanes, and two instructions, that are `apart` swap what is off the diagonal.
 __device__ __forceinline__ void exchange(float (&acc)[column_mmas][4], int lane) {
 #pragma unroll
   for (int apart = 1; apart < 4; apart *= 2) {
-    const u32 upper = lane / apart % 2;
+    const u32 upper = upper_of_two(lane, apart);
 #pragma unroll
     for (int j = 0; j < column_mmas; ++j) {
-      if (j & apart) continue;
+      if (j & apart) continue;  // the upper instruction of two
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float &low = acc[j][e], &high = acc[j + apart][e];
@@ -386,7 +398,8 @@ void convgen_implicit_gemm_strided_dgrad(
     float v[run];
 #pragma unroll
     for (int e = 0; e < run; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
-    const Vec4 raw_saved_0 = *reinterpret_cast<const Vec4*>(operand_saved + ((gemm_m / 28) * 14336 + phase.first_p * 7168 + (gemm_m % 28) * 256 + phase.first_q * 128 + gemm_n));
+    constexpr int y_stride_p = 7168, y_stride_q = 128;  // in elements
+    const Vec4 raw_saved_0 = *reinterpret_cast<const Vec4*>(operand_saved + ((gemm_m / 28) * 2 * y_stride_p + phase.first_p * y_stride_p + (gemm_m % 28) * 2 * y_stride_q + phase.first_q * y_stride_q + gemm_n));
     const float value_saved[8] = {
         cvt_f32_f16(f16(raw_saved_0.x)), cvt_f32_f16(f16(raw_saved_0.x >> 16)),
         cvt_f32_f16(f16(raw_saved_0.y)), cvt_f32_f16(f16(raw_saved_0.y >> 16)),
@@ -396,7 +409,7 @@ void convgen_implicit_gemm_strided_dgrad(
     for (int e = 0; e < 8; ++e) {
       v[e] = (value_saved[e] > 0.0f ? 1.0f : 0.0f) != 0.0f ? v[e] : 0.0f;
     }
-    *reinterpret_cast<Vec4*>(y + ((gemm_m / 28) * 14336 + phase.first_p * 7168 + (gemm_m % 28) * 256 + phase.first_q * 128 + gemm_n)) = Vec4{
+    *reinterpret_cast<Vec4*>(y + ((gemm_m / 28) * 2 * y_stride_p + phase.first_p * y_stride_p + (gemm_m % 28) * 2 * y_stride_q + phase.first_q * y_stride_q + gemm_n)) = Vec4{
         cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),
         cvt_f16x2_f32(v[6], v[7])};
   }

@@ -150,7 +150,15 @@ void convgen_mma_wgrad(
   const int slice = blockIdx.y;
   const int first_step = slice * (steps / slices) + min(slice, steps % slices);
   const int end_step = first_step + steps / slices + (slice < steps % slices);
-  partials += slice * 88128;  // elements of w
+  constexpr int w_elements = 88128;
+  partials += slice * w_elements;
+
+  constexpr int H = 28;
+  constexpr int W = 28;
+  constexpr int P = 28;
+  constexpr int Q = 28;
+  constexpr int x_stride_n = 56448, x_stride_h = 2016, x_stride_w = 72;  // in elements
+  constexpr int y_stride_q = 136;  // in elements
 
   // a thread copies one chunk of channels, of several pixels
   constexpr int y_stride = threads / (tile_m / 8);
@@ -173,17 +181,17 @@ void convgen_mma_wgrad(
       const int row = threadIdx.x / (tile_m / 8) + i * y_stride;
       const int pixel = step * tile_k + row;
       const bool inside = has_k && pixel < y_pixels;
-      cp_async_16(y_tile + slot<tile_m>(row, y_chunk), inside ? y + pixel * 136 + load_k : y, inside ? 16 : 0);
+      cp_async_16(y_tile + slot<tile_m>(row, y_chunk), inside ? y + pixel * y_stride_q + load_k : y, inside ? 16 : 0);
     }
 #pragma unroll
     for (int i = 0; i < tile_k / x_stride; ++i) {
       const int row = threadIdx.x / (tile_n / 8) + i * x_stride;
       const int pixel = step * tile_k + row;
-      const int n = pixel / 784;
-      const int in_h = (pixel / 28) % 28 + first_h;
-      const int in_w = first_w + pixel % 28;
-      const bool inside = has_c && pixel < y_pixels && in_h >= 0 && in_h < 28 && in_w >= 0 && in_w < 28;
-      cp_async_16(x_tile + slot<tile_n>(row, x_chunk), inside ? x + n * 56448 + in_h * 2016 + in_w * 72 + load_c : x, inside ? 16 : 0);
+      const int n = pixel / (P * Q);
+      const int in_h = (pixel / Q) % P + first_h;
+      const int in_w = first_w + pixel % Q;
+      const bool inside = has_c && pixel < y_pixels && in_h >= 0 && in_h < H && in_w >= 0 && in_w < W;
+      cp_async_16(x_tile + slot<tile_n>(row, x_chunk), inside ? x + n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + load_c : x, inside ? 16 : 0);
     }
   };
 
@@ -227,6 +235,7 @@ void convgen_mma_wgrad(
   }
 
   // a thread holds two rows of each instruction, 8 apart, and two neighboring columns
+  constexpr int w_stride_k = 648, w_stride_s = 72;  // in elements
 #pragma unroll
   for (int j = 0; j < column_mmas; ++j) {
     const int chunk = first_chunk + own_column / 8 + j;
@@ -238,7 +247,7 @@ void convgen_mma_wgrad(
       const int k = first_k + own_row + i / 2 * 16 + accumulator_row(lane) + i % 2 * 8;
       const float* v = &acc[i / 2][j][i % 2 * 2];
       if (k < rows && c < x_channels) {
-        *reinterpret_cast<Vec2*>(partials + k * 648 + tap * 72 + c) = Vec2{v[0], v[1]};
+        *reinterpret_cast<Vec2*>(partials + k * w_stride_k + tap * w_stride_s + c) = Vec2{v[0], v[1]};
       }
     }
   }

@@ -151,7 +151,15 @@ void convgen_mma_wgrad_few_channels(
   const int slice = blockIdx.y;
   const int first_step = slice * (steps / slices) + min(slice, steps % slices);
   const int end_step = first_step + steps / slices + (slice < steps % slices);
-  partials += slice * 5184;  // elements of w
+  constexpr int w_elements = 5184;
+  partials += slice * w_elements;
+
+  constexpr int H = 56;
+  constexpr int W = 56;
+  constexpr int P = 56;
+  constexpr int Q = 56;
+  constexpr int x_stride_n = 75264, x_stride_h = 1344, x_stride_w = 24;  // in elements
+  constexpr int y_stride_q = 24;  // in elements
 
   // a thread copies one chunk of channels, of several pixels
   constexpr int x_stride = threads / (tile_n / 8);
@@ -172,17 +180,17 @@ void convgen_mma_wgrad_few_channels(
       const int row = threadIdx.x / (tile_m / 8);
       const int pixel = step * tile_k + row;
       const bool inside = has_k && pixel < y_pixels;
-      cp_async_16(y_tile + slot<tile_m>(row, y_chunk), inside ? y + pixel * 24 + load_k : y, inside ? 16 : 0);
+      cp_async_16(y_tile + slot<tile_m>(row, y_chunk), inside ? y + pixel * y_stride_q + load_k : y, inside ? 16 : 0);
     }
 #pragma unroll
     for (int i = 0; i < tile_k / x_stride; ++i) {
       const int row = threadIdx.x / (tile_n / 8) + i * x_stride;
       const int pixel = step * tile_k + row;
-      const int n = pixel / 3136;
-      const int in_h = (pixel / 56) % 56 + first_h;
-      const int in_w = first_w + pixel % 56;
-      const bool inside = has_c && pixel < y_pixels && in_h >= 0 && in_h < 56 && in_w >= 0 && in_w < 56;
-      cp_async_16(x_tile + slot<tile_n>(row, x_chunk), inside ? x + n * 75264 + in_h * 1344 + in_w * 24 + load_c : x, inside ? 16 : 0);
+      const int n = pixel / (P * Q);
+      const int in_h = (pixel / Q) % P + first_h;
+      const int in_w = first_w + pixel % Q;
+      const bool inside = has_c && pixel < y_pixels && in_h >= 0 && in_h < H && in_w >= 0 && in_w < W;
+      cp_async_16(x_tile + slot<tile_n>(row, x_chunk), inside ? x + n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + load_c : x, inside ? 16 : 0);
     }
   };
 
@@ -226,6 +234,7 @@ void convgen_mma_wgrad_few_channels(
   }
 
   // a thread holds two rows of each instruction, 8 apart, and two neighboring columns
+  constexpr int w_stride_k = 216, w_stride_s = 24;  // in elements
 #pragma unroll
   for (int j = 0; j < column_mmas; ++j) {
     const int chunk = first_chunk + own_column / 8 + j;
@@ -237,7 +246,7 @@ void convgen_mma_wgrad_few_channels(
       const int k = first_k + own_row + i / 2 * 16 + accumulator_row(lane) + i % 2 * 8;
       const float* v = &acc[i / 2][j][i % 2 * 2];
       if (k < rows && c < x_channels) {
-        *reinterpret_cast<Vec2*>(partials + k * 216 + tap * 24 + c) = Vec2{v[0], v[1]};
+        *reinterpret_cast<Vec2*>(partials + k * w_stride_k + tap * w_stride_s + c) = Vec2{v[0], v[1]};
       }
     }
   }

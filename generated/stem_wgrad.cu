@@ -153,8 +153,11 @@ __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatil
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -193,7 +196,8 @@ constexpr int tile_m = 64;
 constexpr int tile_k = 112;  // pixels of a stage
 constexpr int stages = 4;
 constexpr int depth = 2;  // output rows whose rows of x are in use or on their way
-// warpgroups of 128 threads: 1 along m by 2 along n, then one whose last warp asks for y, and whose others, the builders, make vectors of x
+// warpgroups of 128 threads: 1 along m by 2 along n.  Behind them is one more: its last warp asks for
+// y, and the others, the builders, make vectors of x
 constexpr int consumers = 2;
 constexpr int builders = 96;
 constexpr int own_fragments = 1;  // of 64 rows, of a consumer
@@ -358,7 +362,8 @@ void convgen_stem_wgrad(
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;
     const int lane = thread % 32;
-    partials += blockIdx.y * 9408;  // elements of w
+    constexpr int w_elements = 9408;
+    partials += blockIdx.y * w_elements;
     const int first_vector = warpgroup * own_vectors;
     u32 place[own_vectors];  // of each vector of the first output column, in the lines of a row of x
 #pragma unroll

@@ -152,6 +152,8 @@ constexpr int rows = 1;
 constexpr int columns = 8;
 constexpr int run = 8;
 
+constexpr int w_stride_s = 64;  // in elements
+
 // The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
@@ -161,13 +163,15 @@ __device__ __forceinline__ int shift_of(int phase) { return (0 + phase * 1) % 2;
 // Starts copying a tile's rows of x.
 __device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u32 halo_tile, int tile) {
   const int image = tile / image_tiles;
+  constexpr int x_stride_n = 512;  // in elements
   const int top = tile % image_tiles * tile_m / Q;
-  int row = threadIdx.x / 64;
-  int vector = threadIdx.x % 64;
+  constexpr int line_copies = 64;  // of 16 bytes each
+  int row = threadIdx.x / line_copies;
+  int vector = threadIdx.x % line_copies;
   while (row < halo_rows) {
     const int h = top + row;
     const bool inside = u32(h) < 1;
-    cp_async_16(halo_tile + row * pitch + margin + vector * 16, source + (image * 512 + vector * 8), inside ? 16 : 0);
+    cp_async_16(halo_tile + row * pitch + margin + vector * 16, source + (image * x_stride_n + vector * 8), inside ? 16 : 0);
     row += 4;
   }
 }
@@ -207,7 +211,7 @@ void convgen_tl_conv1d_im2col(
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int at = first + e;
-          if (k < GEMM_N && line < lines && u32(at) < run_elements) bits |= u32(filters[at * 64 + k]) << e * 16;
+          if (k < GEMM_N && line < lines && u32(at) < run_elements) bits |= u32(filters[at * w_stride_s + k]) << e * 16;
         }
         st_shared_u32(shared + phase * filter_bytes + (quad * tile_n + column) * 16 + thread % 4 * 4, bits);
       }
@@ -288,7 +292,8 @@ void convgen_tl_conv1d_im2col(
         float v[run];
 #pragma unroll
         for (int e = 0; e < run; ++e) v[e] = acc[i / 2][(j * run + e) / 2][i % 2 * 2 + e % 2];
-        *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{
+        constexpr int y_stride_q = 64;  // in elements
+        *reinterpret_cast<Vec4*>(y + (gemm_m * y_stride_q + gemm_n)) = Vec4{
             cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),
             cvt_f16x2_f32(v[6], v[7])};
       }

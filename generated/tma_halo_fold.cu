@@ -204,8 +204,11 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -232,7 +235,8 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // A block's output channels are of one group, and its halo tiles hold that group's input channels.
 // A tile's channels are those of 4 output rows: l counts them as one row, and what they read in common is multiplied
 // once for all, by filters that lie a row further down for each, between zeros.
-// So many rows make a stride, and a stride makes a halo tile of phases: each holds every stride-th pixel of x, and the taps that fall on those.
+// From a row that l counts to the next, a tap moves down several rows of x.  This splits a halo tile into phases, as a
+// stride does: each holds the rows that the same taps read.
 //
 // Epilogue: y = relu(acc + b + z)
 
@@ -309,19 +313,26 @@ __device__ __forceinline__ u32 place_z(int row, int column) {
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int n, int p, int q, int k) {
+  constexpr int Cg = 4;  // input channels of a group
+  constexpr int H = 56;
+  constexpr int W = 56;
+  constexpr int x_stride_n = 401408, x_stride_h = 7168, x_stride_w = 128, x_stride_group = 4;  // in elements
+  constexpr int w_stride_k = 36, w_stride_r = 12, w_stride_s = 4;  // in elements
   float sum = 0.0f;
   const int group = k / 4;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;
-    if (in_h < 0 || in_h >= 56) continue;
+    if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
     for (int s = 0; s < 3 && sum == sum; ++s) {
       const int in_w = q + s - 1;
-      if (in_w < 0 || in_w >= 56) continue;
+      if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 4 && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * 401408 + in_h * 7168 + in_w * 128 + group * 4 + c]) * cvt_f32_f16(w[k * 36 + r * 12 + s * 4 + c]);
+      for (int c = 0; c < Cg && sum == sum; ++c) {
+        const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]);
+        const float w_value = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
+        sum += x_value * w_value;
       }
     }
   }

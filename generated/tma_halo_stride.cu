@@ -157,8 +157,11 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -175,7 +178,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
 // 14 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
 // padding.
-// A stride makes a halo tile of phases: each holds every stride-th pixel of x, and the taps that fall on those.
+// A stride splits a halo tile into phases: each holds the pixels of x that are a stride apart, which the same taps read.
 
 constexpr int K = 64;
 constexpr int P = 28;

@@ -195,8 +195,11 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -302,21 +305,28 @@ __device__ __forceinline__ u32 place_saved(int row, int column) {
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int n, int p, int q, int k) {
+  constexpr int Cg = 24;  // input channels of a group
+  constexpr int H = 56;
+  constexpr int W = 56;
+  constexpr int x_stride_n = 225792, x_stride_h = 4032, x_stride_w = 72, x_stride_group = 24;  // in elements
+  constexpr int w_stride_c = 216, w_stride_r = 72, w_stride_s = 24;  // in elements
   float sum = 0.0f;
   const int group = k / 24;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int start_h = p - r + 1;
     const int in_h = start_h / 2;
-    if (start_h < 0 || start_h % 2 != 0 || in_h >= 56) continue;
+    if (start_h < 0 || start_h % 2 != 0 || in_h >= H) continue;
 #pragma unroll 1
     for (int s = 0; s < 3 && sum == sum; ++s) {
       const int start_w = q - s + 1;
       const int in_w = start_w / 2;
-      if (start_w < 0 || start_w % 2 != 0 || in_w >= 56) continue;
+      if (start_w < 0 || start_w % 2 != 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 24 && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * 225792 + in_h * 4032 + in_w * 72 + group * 24 + c]) * cvt_f32_f16(w[group * 5160 + c * 216 + r * 72 + s * 24 + k]);
+      for (int c = 0; c < Cg && sum == sum; ++c) {
+        const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]);
+        const float w_value = cvt_f32_f16(w[group * 5160 + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
+        sum += x_value * w_value;
       }
     }
   }

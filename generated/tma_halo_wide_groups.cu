@@ -187,8 +187,11 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -281,19 +284,26 @@ __device__ __forceinline__ float epilogue(
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int n, int p, int q, int k) {
+  constexpr int Cg = 56;  // input channels of a group
+  constexpr int H = 28;
+  constexpr int W = 28;
+  constexpr int x_stride_n = 351232, x_stride_h = 12544, x_stride_w = 448, x_stride_group = 56;  // in elements
+  constexpr int w_stride_k = 504, w_stride_r = 168, w_stride_s = 56;  // in elements
   float sum = 0.0f;
   const int group = k / 56;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;
-    if (in_h < 0 || in_h >= 28) continue;
+    if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
     for (int s = 0; s < 3 && sum == sum; ++s) {
       const int in_w = q + s - 1;
-      if (in_w < 0 || in_w >= 28) continue;
+      if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 56 && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * 351232 + in_h * 12544 + in_w * 448 + group * 56 + c]) * cvt_f32_f16(w[k * 504 + r * 168 + s * 56 + c]);
+      for (int c = 0; c < Cg && sum == sum; ++c) {
+        const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]);
+        const float w_value = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
+        sum += x_value * w_value;
       }
     }
   }

@@ -162,8 +162,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -174,13 +177,15 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 289
-//   in_h = (m0 / 17) % 17 - 12
-//   in_w = m0 % 17 - 12
+//   n = m0 / (P * Q)
+//   in_h = (m0 / Q) % P - 12
+//   in_w = m0 % Q - 12
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
 constexpr int GEMM_M = 578;
+constexpr int P = 17;
+constexpr int Q = 17;
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 64;
 constexpr int tile_n = 64;
@@ -228,9 +233,11 @@ struct TapRows {
 __device__ __forceinline__ TapRows tap_rows_of(int tile) {
   const int m0 = tile / n_tiles * tile_m;
   const int last_m = min(m0 + tile_m, GEMM_M) - 1;
-  const bool one_image = m0 / 289 == last_m / 289;  // else its pixels may have any p
-  const int first_p = one_image ? m0 % 289 / 17 : 0;
-  const int last_p = one_image ? last_m % 289 / 17 : 16;
+  constexpr int pixels = 17;  // of y, of each p
+  constexpr int image_pixels = 289;
+  const bool one_image = m0 / image_pixels == last_m / image_pixels;  // else its pixels may have any p
+  const int first_p = one_image ? m0 % image_pixels / pixels : 0;
+  const int last_p = one_image ? last_m % image_pixels / pixels : 16;
   const int first = min(max(23 - last_p, 0) / 12, 2);
   const int end = min(max(40 - first_p, 0) / 12, 3);
   return {first, max(end, first + 1)};
@@ -285,9 +292,9 @@ void convgen_tma_im2col_dilated_far(
       const int k_blocks = k_blocks_of(tile);
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 289;
-      const int in_h = (m0 / 17) % 17 - 12;
-      const int in_w = m0 % 17 - 12;
+      const int n = m0 / (P * Q);
+      const int in_h = (m0 / Q) % P - 12;
+      const int in_w = m0 % Q - 12;
       int c = 0, r = tap_rows_of(tile).first, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;

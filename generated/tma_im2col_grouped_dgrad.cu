@@ -169,8 +169,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -225,14 +228,18 @@ void convgen_tma_im2col_grouped_dgrad_prepare(
 // A tile's output channels are of one group, and so are the input channels that go with them.
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 784
-//   in_h = (m0 / 28) % 28
-//   in_w = m0 % 28
+//   n = m0 / (walk_p * walk_q)
+//   in_h = (m0 / walk_q) % walk_p
+//   in_w = m0 % walk_q
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
 constexpr int GEMM_M = 200704;
 constexpr int phase_m = 50176;  // of a phase
+constexpr int P = 56;
+constexpr int Q = 56;
+constexpr int walk_p = 28;  // rows of an image, as pixels are walked
+constexpr int walk_q = 28;  // pixels of a row, as they are walked
 constexpr int GEMM_N = 256;
 constexpr int group_n = 64;  // output channels of 8 groups that are multiplied as one
 constexpr int group_channels = 64;  // and their input channels
@@ -292,10 +299,10 @@ __constant__ Phase phases[phase_count] = {
 
 // Where y has pixel m of a phase, among its pixels.
 __device__ __forceinline__ int pixel_of(int m, const Phase& phase) {
-  const int n = m / 784;
-  const int p = ((m / 28) % 28) * 2 + phase.p;
-  const int q = (m % 28) * 2 + phase.q;
-  return n * 3136 + p * 56 + q;
+  const int n = m / (walk_p * walk_q);
+  const int p = ((m / walk_q) % walk_p) * 2 + phase.p;
+  const int q = (m % walk_q) * 2 + phase.q;
+  return n * P * Q + p * Q + q;
 }
 
 // Of a block's tile; there need not be one.
@@ -305,24 +312,33 @@ __device__ __forceinline__ int steps_of(int work) {
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int gemm_m, int k) {
+  constexpr int Cg = 8;  // input channels of a group
+  constexpr int H = 28;
+  constexpr int W = 28;
+  constexpr int P = 56;
+  constexpr int Q = 56;
+  constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
+  constexpr int w_stride_c = 72, w_stride_r = 24, w_stride_s = 8;  // in elements
   float sum = 0.0f;
-  const int q = gemm_m % 56;
-  const int p = (gemm_m / 56) % 56;
-  const int n = gemm_m / 3136;
+  const int q = gemm_m % Q;
+  const int p = (gemm_m / Q) % P;
+  const int n = gemm_m / (P * Q);
   const int group = k / 8;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int start_h = p - r + 1;
     const int in_h = start_h / 2;
-    if (start_h < 0 || start_h % 2 != 0 || in_h >= 28) continue;
+    if (start_h < 0 || start_h % 2 != 0 || in_h >= H) continue;
 #pragma unroll 1
     for (int s = 0; s < 3 && sum == sum; ++s) {
       const int start_w = q - s + 1;
       const int in_w = start_w / 2;
-      if (start_w < 0 || start_w % 2 != 0 || in_w >= 28) continue;
+      if (start_w < 0 || start_w % 2 != 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 8 && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * 200704 + in_h * 7168 + in_w * 256 + group * 8 + c]) * cvt_f32_f16(w[group * 568 + c * 72 + r * 24 + s * 8 + k]);
+      for (int c = 0; c < Cg && sum == sum; ++c) {
+        const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]);
+        const float w_value = cvt_f32_f16(w[group * 568 + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
+        sum += x_value * w_value;
       }
     }
   }
@@ -376,9 +392,9 @@ void convgen_tma_im2col_grouped_dgrad(
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       const int group_c = n0 / group_n * group_channels;
-      const int n = m0 / 784;
-      const int in_h = (m0 / 28) % 28;
-      const int in_w = m0 % 28;
+      const int n = m0 / (walk_p * walk_q);
+      const int in_h = (m0 / walk_q) % walk_p;
+      const int in_w = m0 % walk_q;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
@@ -504,7 +520,7 @@ void convgen_tma_im2col_grouped_dgrad(
         for (int pixel = thread / 8; pixel < epi_tile_m; pixel += 16) {
           const int gemm_m = pixel_of(m0 + first_column + pixel, phase);
           const u32 place = epi_tile_base + pixel * (epi_tile_n * 2) + (channel / 8 ^ (pixel & 7)) * 16;
-          *reinterpret_cast<Vec4*>(y + gemm_m * 256 + gemm_n) = ld_shared_v4_u32(place);
+          *reinterpret_cast<Vec4*>(y + gemm_m * GEMM_N + gemm_n) = ld_shared_v4_u32(place);
         }
         epi_tile ^= 1;
       }

@@ -169,8 +169,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -221,13 +224,15 @@ void convgen_tma_im2col_groups_prepare(
 // A tile's output channels are of one group, and so are the input channels that go with them.
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 196
-//   in_h = ((m0 / 14) % 14) * 2 - 1
-//   in_w = (m0 % 14) * 2 - 1
+//   n = m0 / (P * Q)
+//   in_h = ((m0 / Q) % P) * 2 - 1
+//   in_w = (m0 % Q) * 2 - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
 constexpr int GEMM_M = 1568;
+constexpr int P = 14;
+constexpr int Q = 14;
 constexpr int GEMM_N = 128;
 constexpr int group_n = 32;  // output channels of 8 groups that are multiplied as one
 constexpr int group_channels = 32;  // and their input channels
@@ -276,10 +281,15 @@ constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int gemm_m, int k) {
+  constexpr int Cg = 4;  // input channels of a group
+  constexpr int P = 14;
+  constexpr int Q = 14;
+  constexpr int x_stride_n = 100352, x_stride_h = 3584, x_stride_w = 128, x_stride_group = 4;  // in elements
+  constexpr int w_stride_k = 36, w_stride_r = 12, w_stride_s = 4;  // in elements
   float sum = 0.0f;
-  const int q = gemm_m % 14;
-  const int p = (gemm_m / 14) % 14;
-  const int n = gemm_m / 196;
+  const int q = gemm_m % Q;
+  const int p = (gemm_m / Q) % P;
+  const int n = gemm_m / (P * Q);
   const int group = k / 4;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
@@ -290,8 +300,10 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
       const int in_w = q * 2 + s - 1;
       if (in_w < 0) continue;
 #pragma unroll 1
-      for (int c = 0; c < 4 && sum == sum; ++c) {
-        sum += cvt_f32_f16(x[n * 100352 + in_h * 3584 + in_w * 128 + group * 4 + c]) * cvt_f32_f16(w[k * 36 + r * 12 + s * 4 + c]);
+      for (int c = 0; c < Cg && sum == sum; ++c) {
+        const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]);
+        const float w_value = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
+        sum += x_value * w_value;
       }
     }
   }
@@ -341,9 +353,9 @@ void convgen_tma_im2col_groups(
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       const int group_c = n0 / group_n * group_channels;
-      const int n = m0 / 196;
-      const int in_h = ((m0 / 14) % 14) * 2 - 1;
-      const int in_w = (m0 % 14) * 2 - 1;
+      const int n = m0 / (P * Q);
+      const int in_h = ((m0 / Q) % P) * 2 - 1;
+      const int in_w = (m0 % Q) * 2 - 1;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_stages; ++i) {
         const u32 full = base + full_barriers + 8 * stage;

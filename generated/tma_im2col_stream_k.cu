@@ -191,8 +191,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -217,15 +220,17 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 784
-//   in_h = (m0 / 28) % 28 - 1
-//   in_w = m0 % 28 - 1
+//   n = m0 / (P * Q)
+//   in_h = (m0 / Q) % P - 1
+//   in_w = m0 % Q - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
 // Epilogue: y = relu(acc + b)
 
 constexpr int GEMM_M = 6272;
+constexpr int P = 28;
+constexpr int Q = 28;
 constexpr int GEMM_N = 320;
 constexpr int tile_m = 128;
 constexpr int tile_n = 160;
@@ -329,9 +334,9 @@ void convgen_tma_im2col_stream_k(
       at += end_step - first_step;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 784;
-      const int in_h = (m0 / 28) % 28 - 1;
-      const int in_w = m0 % 28 - 1;
+      const int n = m0 / (P * Q);
+      const int in_h = (m0 / Q) % P - 1;
+      const int in_w = m0 % Q - 1;
       // the place of this block's first k step
       int step = first_step;
       int c = step % channel_blocks * tile_k;
@@ -414,7 +419,8 @@ void convgen_tma_im2col_stream_k(
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
       if (end_step - first_step < k_blocks) {
-        // a part of a tile, in the order of fragments: the second kernel adds up the parts
+        // A part of a tile, in the order of fragments: the second kernel adds up the parts.  Each block has room for two,
+        // of the tile that it goes on with and of the one that it begins.
         float* part = partials + (2 * blockIdx.x + (first_step == 0)) * (tile_m * tile_n) + consumer * (rows * tile_n) + thread;
 #pragma unroll
         for (int j = 0; j < tile_n / 2; ++j) part[j * 128] = acc[0][j];
@@ -466,7 +472,8 @@ void convgen_tma_im2col_stream_k_finish(
 ) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  // this block and the one before it meet inside a tile; it is finished where they are the first that do
+  // Finishes the tile that `block` goes on with, if the block before that one began it.  Else the tile has an earlier
+  // boundary between blocks, where it is finished, or `block` begins with a whole tile.
   const int block = blockIdx.x + 1;
   const int tile = first_of(block) / k_blocks;
   if (first_of(block) % k_blocks == 0 || first_of(block - 1) > tile * k_blocks) return;
@@ -476,6 +483,7 @@ void convgen_tma_im2col_stream_k_finish(
   const int m0 = tile / n_tiles * tile_m + blockIdx.y * 64;
   const int n0 = tile % n_tiles * tile_n;
   const float* part = partials + blockIdx.y * (64 * tile_n) + thread;
+  // from the block before, the part of the tile that it begins; from the others, of the one that they go on with
   float acc[1][tile_n / 2];
 #pragma unroll
   for (int j = 0; j < tile_n / 2; ++j) acc[0][j] = part[(2 * block - 1) * (tile_m * tile_n) + j * 128];
@@ -500,7 +508,7 @@ void convgen_tma_im2col_stream_k_finish(
     const int gemm_m = m0 + warp * 16 + accumulator_row(lane) + j / 2 % 2 * 8;
     const int gemm_n = n0 + j / 4 * 8 + accumulator_column(lane) + j % 2;
     if (gemm_m < GEMM_M) {
-      y[gemm_m * 320 + gemm_n] = cvt_f16_f32(acc[0][j]);
+      y[gemm_m * GEMM_N + gemm_n] = cvt_f16_f32(acc[0][j]);
     }
   }
 }

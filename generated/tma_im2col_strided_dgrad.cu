@@ -192,8 +192,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -204,15 +207,19 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 784
-//   in_h = (m0 / 28) % 28
-//   in_w = m0 % 28
+//   n = m0 / (walk_p * walk_q)
+//   in_h = (m0 / walk_q) % walk_p
+//   in_w = m0 % walk_q
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
 // Epilogue: x = select(saved > 0, acc + branch, 0)
 
 constexpr int phase_m = 50176;  // of a phase
+constexpr int P = 56;
+constexpr int Q = 56;
+constexpr int walk_p = 28;  // rows of an image, as pixels are walked
+constexpr int walk_q = 28;  // pixels of a row, as they are walked
 constexpr int GEMM_N = 128;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
@@ -275,10 +282,10 @@ __constant__ Phase phases[phase_count] = {
 
 // Where y has pixel m of a phase, among its pixels.
 __device__ __forceinline__ int pixel_of(int m, const Phase& phase) {
-  const int n = m / 784;
-  const int p = ((m / 28) % 28) * 2 + phase.p;
-  const int q = (m % 28) * 2 + phase.q;
-  return n * 3136 + p * 56 + q;
+  const int n = m / (walk_p * walk_q);
+  const int p = ((m / walk_q) % walk_p) * 2 + phase.p;
+  const int q = (m % walk_q) * 2 + phase.q;
+  return n * P * Q + p * Q + q;
 }
 
 // Of a block's tile; there need not be one.
@@ -354,9 +361,9 @@ void convgen_tma_im2col_strided_dgrad(
       const int k_blocks = phase.steps;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 784;
-      const int in_h = (m0 / 28) % 28;
-      const int in_w = m0 % 28;
+      const int n = m0 / (walk_p * walk_q);
+      const int in_h = (m0 / walk_q) % walk_p;
+      const int in_w = m0 % walk_q;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
@@ -415,7 +422,7 @@ void convgen_tma_im2col_strided_dgrad(
             const int gemm_m = pixel_of(first_m + row, phase);
             const int gemm_n = first_n + column;
             cp_async_16(slot + place_branch(row, column),
-                        operand_branch + (gemm_m * 128 + gemm_n), 16);
+                        operand_branch + (gemm_m * GEMM_N + gemm_n), 16);
           }
 #pragma unroll 8
           for (int row = thread / 8; row < 64; row += 16) {
@@ -423,7 +430,7 @@ void convgen_tma_im2col_strided_dgrad(
             const int gemm_m = pixel_of(first_m + row, phase);
             const int gemm_n = first_n + column;
             cp_async_16(slot + 8192 + place_saved(row, column),
-                        operand_saved + (gemm_m * 128 + gemm_n), 16);
+                        operand_saved + (gemm_m * GEMM_N + gemm_n), 16);
           }
         }
         cp_async_commit_group();
@@ -508,7 +515,7 @@ void convgen_tma_im2col_strided_dgrad(
           for (int pixel = thread / 8; pixel < 64; pixel += 16) {
             const int gemm_m = pixel_of(m0 + i * 64 + pixel, phase);
             const u32 place = epi_tile_base + pixel * (epi_tile_n * 2) + (channel / 8 ^ (pixel & 7)) * 16;
-            *reinterpret_cast<Vec4*>(y + gemm_m * 128 + gemm_n) = ld_shared_v4_u32(place);
+            *reinterpret_cast<Vec4*>(y + gemm_m * GEMM_N + gemm_n) = ld_shared_v4_u32(place);
           }
           epi_tile ^= 1;
         }

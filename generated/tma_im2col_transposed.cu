@@ -193,8 +193,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -215,15 +218,19 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 4096
-//   in_h = (m0 / 64) % 64
-//   in_w = m0 % 64
+//   n = m0 / (walk_p * walk_q)
+//   in_h = (m0 / walk_q) % walk_p
+//   in_w = m0 % walk_q
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
 // Epilogue: y = acc + b
 
 constexpr int phase_m = 32768;  // of a phase
+constexpr int P = 128;
+constexpr int Q = 128;
+constexpr int walk_p = 64;  // rows of an image, as pixels are walked
+constexpr int walk_q = 64;  // pixels of a row, as they are walked
 constexpr int GEMM_N = 128;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
@@ -285,10 +292,10 @@ __constant__ Phase phases[phase_count] = {
 
 // Where y has pixel m of a phase, among its pixels.
 __device__ __forceinline__ int pixel_of(int m, const Phase& phase) {
-  const int n = m / 4096;
-  const int p = ((m / 64) % 64) * 2 + phase.p;
-  const int q = (m % 64) * 2 + phase.q;
-  return n * 16384 + p * 128 + q;
+  const int n = m / (walk_p * walk_q);
+  const int p = ((m / walk_q) % walk_p) * 2 + phase.p;
+  const int q = (m % walk_q) * 2 + phase.q;
+  return n * P * Q + p * Q + q;
 }
 
 // Of a block's tile.
@@ -354,9 +361,9 @@ void convgen_tma_im2col_transposed(
       const int k_blocks = phase.steps;
       const int m0 = (tile / n_tiles * cluster + rank) * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 4096;
-      const int in_h = (m0 / 64) % 64;
-      const int in_w = m0 % 64;
+      const int n = m0 / (walk_p * walk_q);
+      const int in_h = (m0 / walk_q) % walk_p;
+      const int in_w = m0 % walk_q;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
@@ -482,7 +489,7 @@ void convgen_tma_im2col_transposed(
           for (int pixel = thread / 8; pixel < 64; pixel += 16) {
             const int gemm_m = pixel_of(m0 + i * 64 + pixel, phase);
             const u32 place = epi_tile_base + pixel * (epi_tile_n * 2) + (channel / 8 ^ (pixel & 7)) * 16;
-            *reinterpret_cast<Vec4*>(y + gemm_m * 128 + gemm_n) = ld_shared_v4_u32(place);
+            *reinterpret_cast<Vec4*>(y + gemm_m * GEMM_N + gemm_n) = ld_shared_v4_u32(place);
           }
           epi_tile ^= 1;
         }

@@ -160,8 +160,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -194,9 +197,9 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 // A is y, B is x under the taps, C is w.  A and B have their channels innermost, as wgmma's m and n, so a stage holds rows
 // of pixels of both.
 // TMA walks the pixels of x itself: it starts at the window of a step's first pixel,
-//   n = pixel / 210
-//   in_h = (pixel / 15) % 14 - 1
-//   in_w = pixel % 15 - 1
+//   n = pixel / (walk_p * walk_q)
+//   in_h = (pixel / walk_q) % walk_p - 1
+//   in_w = pixel % walk_q - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
@@ -213,6 +216,8 @@ constexpr int box_taps = 3;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
 constexpr int tile_boxes = 1;
 constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
+constexpr int walk_p = 14;  // rows of an image, as pixels are walked
+constexpr int walk_q = 15;  // pixels of a row, as they are walked
 constexpr int steps = 27;  // of tile_k pixels
 constexpr int shares = 5;  // blocks that share them
 constexpr int stages = 4;
@@ -252,22 +257,34 @@ __device__ __forceinline__ int first_of(int share) { return share * (steps / sha
 
 // w[k, r, s, c] before the epilogue: the pixels that its tap reads, and nothing else.
 __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16* __restrict__ y, int offset) {
+  constexpr int N = 8;
+  constexpr int C = 256;
+  constexpr int H = 14;
+  constexpr int W = 14;
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int P = 14;
+  constexpr int Q = 14;
+  constexpr int x_stride_n = 50176, x_stride_h = 3584, x_stride_w = 256;  // in elements
+  constexpr int y_stride_n = 50176, y_stride_p = 3584, y_stride_q = 256;  // in elements
   float sum = 0.0f;
-  const int c = offset % 256;
-  const int s = (offset / 256) % 3;
-  const int r = (offset / 768) % 3;
-  const int k = offset / 2304;
+  const int c = offset % C;
+  const int s = (offset / C) % S;
+  const int r = (offset / (S * C)) % R;
+  const int k = offset / (R * S * C);
 #pragma unroll 1
-  for (int n = 0; n < 8 && sum == sum; ++n) {
+  for (int n = 0; n < N && sum == sum; ++n) {
 #pragma unroll 1
-    for (int p = 0; p < 14 && sum == sum; ++p) {
+    for (int p = 0; p < P && sum == sum; ++p) {
       const int in_h = p + r - 1;
-      if (in_h < 0 || in_h >= 14) continue;
+      if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-      for (int q = 0; q < 14 && sum == sum; ++q) {
+      for (int q = 0; q < Q && sum == sum; ++q) {
         const int in_w = q + s - 1;
-        if (in_w < 0 || in_w >= 14) continue;
-        sum += cvt_f32_f16(y[n * 50176 + p * 3584 + q * 256 + k]) * cvt_f32_f16(x[n * 50176 + in_h * 3584 + in_w * 256 + c]);
+        if (in_w < 0 || in_w >= W) continue;
+        const float y_value = cvt_f32_f16(y[n * y_stride_n + p * y_stride_p + q * y_stride_q + k]);
+        const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c]);
+        sum += y_value * x_value;
       }
     }
   }
@@ -314,11 +331,11 @@ void convgen_tma_wgrad_3x3(
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = a_tile + a_tile_bytes;
       const int pixel = step * tile_k;
-      const int n = pixel / 210;
-      const int p = (pixel / 15) % 14;
-      const int q = pixel % 15;
-      const int in_h = (pixel / 15) % 14 - 1;
-      const int in_w = pixel % 15 - 1;
+      const int n = pixel / (walk_p * walk_q);
+      const int p = (pixel / walk_q) % walk_p;
+      const int q = pixel % walk_q;
+      const int in_h = (pixel / walk_q) % walk_p - 1;
+      const int in_w = pixel % walk_q - 1;
       mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
       mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * b_box_bytes);
       for (int i = 0; i < tile_m / 64; ++i) {
@@ -370,7 +387,9 @@ void convgen_tma_wgrad_3x3(
     wgmma_wait_group<0>();
 
     // a fragment's rows are output channels, its columns are taps and input channels
-    partials += blockIdx.y * 589824;  // elements of w
+    constexpr int w_stride_k = 2304, w_stride_s = 256;  // in elements
+    constexpr int w_elements = 589824;
+    partials += blockIdx.y * w_elements;
 #pragma unroll
     for (int j = 0; j < parts * (store_columns / 16); ++j) {
       const int part = j / (store_columns / 16);
@@ -385,7 +404,7 @@ void convgen_tma_wgrad_3x3(
         const float* first = &acc[i / 2 * parts + part][j % (store_columns / 16) * 8 + i % 2 * 2];
         float v[4];
         join_pairs(first, first + 4, lane, v);
-        *reinterpret_cast<Vec4*>(partials + k * 2304 + tap * 256 + c) = Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
+        *reinterpret_cast<Vec4*>(partials + k * w_stride_k + tap * w_stride_s + c) = Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
       }
     }
   }

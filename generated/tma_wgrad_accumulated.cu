@@ -197,8 +197,11 @@ __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatil
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -218,9 +221,9 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // A is y, B is x under the taps, C is w.  A and B have their channels innermost, as wgmma's m and n, so a stage holds rows
 // of pixels of both.
 // TMA walks the pixels of x itself: it starts at the window of a step's first pixel,
-//   n = pixel / 196
-//   in_h = ((pixel / 14) % 14) * 2 - 1
-//   in_w = (pixel % 14) * 2 - 1
+//   n = pixel / (P * Q)
+//   in_h = ((pixel / Q) % P) * 2 - 1
+//   in_w = (pixel % Q) * 2 - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 // db is the sum of y over the pixels: y by ones.  The 5 consumers that multiply the same y take turns.
@@ -236,6 +239,8 @@ constexpr int box_taps = 1;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
 constexpr int tile_boxes = 9;
 constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
+constexpr int P = 14;
+constexpr int Q = 14;
 constexpr int steps = 25;  // of tile_k pixels
 constexpr int shares = 4;  // blocks that share them: 2 slices of a cluster each
 constexpr int stages = 3;
@@ -324,9 +329,9 @@ void convgen_tma_wgrad_accumulated(
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = a_tile + a_tile_bytes;
       const int pixel = step * tile_k;
-      const int n = pixel / 196;
-      const int in_h = ((pixel / 14) % 14) * 2 - 1;
-      const int in_w = (pixel % 14) * 2 - 1;
+      const int n = pixel / (P * Q);
+      const int in_h = ((pixel / Q) % P) * 2 - 1;
+      const int in_w = (pixel % Q) * 2 - 1;
       mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
       mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * b_box_bytes);
       tma_load_tile_2d(a_tile, &a_map, full, first_k, pixel);
@@ -486,7 +491,9 @@ void convgen_tma_wgrad_accumulated(
     }
 
     // a fragment's rows are output channels, its columns are taps and input channels
-    partials += blockIdx.y * 88128;  // elements of w
+    constexpr int w_stride_k = 648, w_stride_s = 72;  // in elements
+    constexpr int w_elements = 88128;
+    partials += blockIdx.y * w_elements;
 #pragma unroll
     for (int j = 0; j < parts * (store_columns / 8); ++j) {
       const int part = j / (store_columns / 8);
@@ -500,7 +507,7 @@ void convgen_tma_wgrad_accumulated(
         const int k = first_k + row;
         const float* v = &sum[i / 2 * parts + part][j % (store_columns / 8) * 4 + i % 2 * 2];
         if (k < rows && c < x_channels) {
-          *reinterpret_cast<Vec2*>(partials + k * 648 + tap * 72 + c) = Vec2{v[0], v[1]};
+          *reinterpret_cast<Vec2*>(partials + k * w_stride_k + tap * w_stride_s + c) = Vec2{v[0], v[1]};
         }
       }
     }

@@ -135,6 +135,7 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 
 // x: 32 pixels by 16 of gemm_k; cp.async of 16 bytes
 struct XReader {
+  static constexpr int x_stride_w = 2304, x_stride_group = 64;  // in elements
   u32 offset[2];
   int c;  // gemm_k of this step
 
@@ -146,7 +147,7 @@ struct XReader {
       // rows past the end repeat the last one: their results are not stored
       const int gemm_m = min(first + row, GEMM_M - 1);
       const int q = gemm_m;
-      offset[i] = q * 2304 + group * 64 + thread % 4 * 4;
+      offset[i] = q * x_stride_w + group * x_stride_group + thread % 4 * 4;
     }
     const int first_chunk = 0;
     c = first_chunk;
@@ -171,6 +172,7 @@ struct XReader {
 
 // w: 32 output channels by 16 of gemm_k; cp.async of 16 bytes
 struct WReader {
+  static constexpr int w_stride_group = 4096, w_stride_k = 64;  // in elements
   u32 offset[2];
   int c;  // gemm_k of this step
 
@@ -181,7 +183,7 @@ struct WReader {
       const int row = thread / 4 + i * 16;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + column_of(row), GEMM_N - 1);
-      offset[i] = group * 4096 + gemm_n * 64 + thread % 4 * 4;
+      offset[i] = group * w_stride_group + gemm_n * w_stride_k + thread % 4 * 4;
     }
     const int first_chunk = 0;
     c = first_chunk;
@@ -216,13 +218,18 @@ __device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[c
 
 // y[n, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const float* __restrict__ x, const float* __restrict__ w, int gemm_m, int k) {
+  constexpr int Cg = 64;  // input channels of a group
+  constexpr int x_stride_w = 2304, x_stride_group = 64;  // in elements
+  constexpr int w_stride_k = 64;  // in elements
   float sum = 0.0f;
   const int q = gemm_m;
   const int group = k / 64;
   const int in_w = q;
 #pragma unroll 1
-  for (int c = 0; c < 64 && sum == sum; ++c) {
-    sum += x[in_w * 2304 + group * 64 + c] * w[k * 64 + c];
+  for (int c = 0; c < Cg && sum == sum; ++c) {
+    const float x_value = x[in_w * x_stride_w + group * x_stride_group + c];
+    const float w_value = w[k * w_stride_k + c];
+    sum += x_value * w_value;
   }
   return sum;
 }
@@ -370,7 +377,8 @@ void convgen_winograd_f32(
     float v[run];
 #pragma unroll
     for (int e = 0; e < run; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
-    *reinterpret_cast<Vec4*>(y + (gemm_m * 2304 + group * 64 + gemm_n)) = Vec4{
+    constexpr int y_stride_q = 2304, y_stride_group = 64;  // in elements
+    *reinterpret_cast<Vec4*>(y + (gemm_m * y_stride_q + group * y_stride_group + gemm_n)) = Vec4{
         __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
   }
 }
@@ -419,8 +427,10 @@ void convgen_winograd_f32_filter(
     const float* __restrict__ w,
     float* __restrict__ u
 ) {
-  const int index = blockIdx.x * 128 + threadIdx.x;
-  if (index >= 4096) return;
+  constexpr int block_threads = 128;
+  constexpr int threads = 4096;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
   const int k = index / 64;
   const int c = index % 64;
   float held[size][size][1];
@@ -453,8 +463,10 @@ void convgen_winograd_f32_input(
     const float* __restrict__ x,
     float* __restrict__ v
 ) {
-  const int index = blockIdx.x * 128 + threadIdx.x;
-  if (index >= 12544) return;
+  constexpr int block_threads = 128;
+  constexpr int threads = 12544;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
   const int tile = index / 32;
   const int c = (index % 32) * 2;
   const int tile_q = tile % 7;
@@ -495,18 +507,25 @@ void convgen_winograd_f32_input(
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const float* __restrict__ x, const float* __restrict__ w, int n, int p, int q, int k) {
+  constexpr int C = 64;
+  constexpr int H = 28;
+  constexpr int W = 28;
+  constexpr int x_stride_n = 50176, x_stride_h = 1792, x_stride_w = 64;  // in elements
+  constexpr int w_stride_k = 576, w_stride_r = 192, w_stride_s = 64;  // in elements
   float sum = 0.0f;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;
-    if (in_h < 0 || in_h >= 28) continue;
+    if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
     for (int s = 0; s < 3 && sum == sum; ++s) {
       const int in_w = q + s - 1;
-      if (in_w < 0 || in_w >= 28) continue;
+      if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 64 && sum == sum; ++c) {
-        sum += x[n * 50176 + in_h * 1792 + in_w * 64 + c] * w[k * 576 + r * 192 + s * 64 + c];
+      for (int c = 0; c < C && sum == sum; ++c) {
+        const float x_value = x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c];
+        const float w_value = w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c];
+        sum += x_value * w_value;
       }
     }
   }
@@ -524,8 +543,10 @@ void convgen_winograd_f32_output(
     float* __restrict__ y,
     const float* __restrict__ operand_b
 ) {
-  const int index = blockIdx.x * 128 + threadIdx.x;
-  if (index >= 12544) return;
+  constexpr int block_threads = 128;
+  constexpr int threads = 12544;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
   const int tile = index / 32;
   const int k = (index % 32) * 2;
   const int tile_q = tile % 7;
@@ -596,7 +617,8 @@ void convgen_winograd_f32_output(
       for (int e = 0; e < 2; ++e) {
         v[e] = max_nan_f32(v[e] + value_b[e], 0.0f);
       }
-      *reinterpret_cast<u64*>(y + (n * 50176 + p * 1792 + q * 64 + k)) =
+      constexpr int y_stride_n = 50176, y_stride_p = 1792, y_stride_q = 64;  // in elements
+      *reinterpret_cast<u64*>(y + (n * y_stride_n + p * y_stride_p + q * y_stride_q + k)) =
           u64(__float_as_uint(v[1])) << 32 | __float_as_uint(v[0]);
     }
   }

@@ -231,8 +231,11 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
-// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.
+// Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
+// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// the next 8, and `leading_bytes` from one span of the swizzle to the next.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -344,18 +347,25 @@ __device__ __forceinline__ float epilogue(
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const bf16* __restrict__ x, const bf16* __restrict__ w, int n, int p, int q, int k) {
+  constexpr int C = 256;
+  constexpr int H = 56;
+  constexpr int W = 56;
+  constexpr int x_stride_n = 802816, x_stride_h = 14336, x_stride_w = 256;  // in elements
+  constexpr int w_stride_k = 2304, w_stride_r = 768, w_stride_s = 256;  // in elements
   float sum = 0.0f;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;
-    if (in_h < 0 || in_h >= 56) continue;
+    if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
     for (int s = 0; s < 3 && sum == sum; ++s) {
       const int in_w = q + s - 1;
-      if (in_w < 0 || in_w >= 56) continue;
+      if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
-      for (int c = 0; c < 256 && sum == sum; ++c) {
-        sum += cvt_f32_bf16(x[n * 802816 + in_h * 14336 + in_w * 256 + c]) * cvt_f32_bf16(w[k * 2304 + r * 768 + s * 256 + c]);
+      for (int c = 0; c < C && sum == sum; ++c) {
+        const float x_value = cvt_f32_bf16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c]);
+        const float w_value = cvt_f32_bf16(w[k * w_stride_k + r * w_stride_r + s * w_stride_s + c]);
+        sum += x_value * w_value;
       }
     }
   }
@@ -618,8 +628,10 @@ void convgen_winograd_fused_streamed_filter(
     const bf16* __restrict__ w,
     bf16* __restrict__ u
 ) {
-  const int index = blockIdx.x * 128 + threadIdx.x;
-  if (index >= 196608) return;
+  constexpr int block_threads = 128;
+  constexpr int threads = 196608;  // of all blocks, those with work
+  const int index = blockIdx.x * block_threads + threadIdx.x;
+  if (index >= threads) return;
   const int c = index % 256;
   const int k = (index / 256) % 256;
   const int r = index / 65536;

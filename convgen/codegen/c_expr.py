@@ -8,7 +8,8 @@ Symbols are ints, as a rule.  A product or a sum that may leave 32 bits is made 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from sympy import Add, Expr, Integer, Mul, Pow, Symbol
 
@@ -17,12 +18,67 @@ from convgen.ir.integer import PADDED, Ranges, bounds, factors, floordiv, mod
 _ADD, _MUL, _ATOM = 1, 2, 3
 
 
+#: A number that is so many strides at most is told by them.
+MOST_STRIDES = 8
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 
 
-def c_expr(e: Expr, ranges: Ranges, symbols: str = "int") -> str:
-    """C text of e.  Symbols are printed by name; `symbols` is their C type."""
-    return _Printer(ranges, symbols == "int").text(e)[0]
+@dataclass(frozen=True)
+class Names:
+    """Names that stand for the numbers of an expression, and what hears of each that the text mentions.
+
+    A factor is a stride, or a few; so is a constant of a sum, a few of each.  What an index is divided by has a name by
+    its value, what a remainder is taken of by that of the division before it, too: {(28, 14): ("P",)} for m / 28 % 14.
+    """
+
+    strides: Mapping[int, str] = field(default_factory=dict)
+    divisors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    moduli: Mapping[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
+    mention: Callable[[str], None] = lambda name: None
+
+    def factors(self, number: int) -> list[str]:
+        """Names, and a small number before them, of which a number is the product; itself where there are none."""
+        for stride in sorted(self.strides, reverse=True):
+            times, rest = divmod(number, stride)
+            if not rest and 1 <= times <= MOST_STRIDES:
+                self.mention(self.strides[stride])
+                return [*([str(times)] if times > 1 else []), self.strides[stride]]
+        return [str(number)]
+
+    def summands(self, number: int) -> list[str]:
+        """Products, of which a positive number is the sum; itself where it is not one of a few strides of each kind."""
+        parts = []
+        whole = number
+        for stride in sorted(self.strides, reverse=True):
+            times, number = divmod(number, stride)
+            parts += [times * stride] if times else []
+            if times > MOST_STRIDES:
+                return [str(whole)]
+        found = [" * ".join(self.factors(part)) for part in parts]
+        return [*found, *([str(number)] if number else [])]
+
+    def divisor(self, quotient: Expr) -> str:
+        """C text of a quotient's or a remainder's divisor; empty where it has no name."""
+        a, b = quotient.args
+        if not isinstance(b, Integer):
+            return ""
+        if isinstance(quotient, floordiv):
+            found = self.divisors.get(int(b), ())
+        else:
+            before = a.args[1] if isinstance(a, floordiv) else Integer(1)
+            found = self.moduli.get((int(before), int(b)), ()) if isinstance(before, Integer) else ()
+        for name in found:
+            self.mention(name)
+        text = " * ".join(found)
+        return f"({text})" if len(found) > 1 else text
+
+
+NO_NAMES = Names()
+
+
+def c_expr(e: Expr, ranges: Ranges, symbols: str = "int", names: Names = NO_NAMES) -> str:
+    """C text of e.  Symbols are printed by name, and so are numbers that have one; `symbols` is the symbols' C type."""
+    return _Printer(ranges, symbols == "int", names).text(e)[0]
 
 
 def leaves_int(e: Expr, ranges: Ranges) -> bool:
@@ -37,6 +93,7 @@ class _Printer:
 
     ranges: Ranges
     ints: bool
+    names: Names
 
     def text(self, e: Expr, cast: bool = False) -> tuple[str, int]:
         if isinstance(e, Integer):
@@ -59,6 +116,9 @@ class _Printer:
         text = ""
         for t in terms:
             negative = _coefficient(t) < 0
+            if isinstance(t, Integer) and text:
+                sign = "-" if negative else "+"
+                return "".join([text, *(f" {sign} {part}" for part in self.names.summands(abs(int(t))))]), _ADD
             part, level = self.text(-t if negative else t, cast and not text)
             if negative:
                 part = f"({part})" if level == _ADD else part
@@ -72,7 +132,10 @@ class _Printer:
         if parts[-1] == -1:
             part, level = self.text(Mul(*parts[:-1]), cast)
             return f"-{part if level > _ADD else f'({part})'}", _ADD
-        return " * ".join(self._wrap(f, _ATOM, cast and i == 0) for i, f in enumerate(parts)), _MUL
+        texts = [self._wrap(f, _ATOM, cast and i == 0) for i, f in enumerate(parts)]
+        if isinstance(parts[-1], Integer) and parts[-1] > 1 and len(parts) > 1:
+            texts[-1:] = self.names.factors(int(parts[-1]))
+        return " * ".join(texts), _MUL
 
     def _quotient(self, e: Expr) -> tuple[str, int]:
         a, b = e.args
@@ -80,7 +143,7 @@ class _Printer:
             name = "floor_div" if isinstance(e, floordiv) else "floor_mod"
             return f"{name}({self.text(a)[0]}, {self.text(b)[0]})", _ATOM
         sign = "/" if isinstance(e, floordiv) else "%"
-        return f"{self._wrap(a, _ATOM)} {sign} {self._wrap(b, _ATOM)}", _MUL
+        return f"{self._wrap(a, _ATOM)} {sign} {self.names.divisor(e) or self._wrap(b, _ATOM)}", _MUL
 
     def _wrap(self, e: Expr, level: int, cast: bool = False) -> str:
         text, own = self.text(e, cast)

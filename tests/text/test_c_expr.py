@@ -11,7 +11,7 @@ import pytest
 from expressions import SYMBOLS, build_ranges, random_expression
 from sympy import Integer, cos
 
-from convgen.codegen.c_expr import c_expr
+from convgen.codegen.c_expr import Names, c_expr
 from convgen.ir.integer import bounds, evaluate, floordiv, mod
 from convgen.resources import directory
 
@@ -91,6 +91,37 @@ def test_division_of_what_may_be_negative_calls_a_helper():
 )
 def test_text_is_what_a_person_writes(e, text):
     assert c_expr(e, {s: (0, 99) for s in SYMBOLS}) == text
+
+
+@pytest.mark.parametrize(
+    ("e", "text", "mentioned"),
+    [
+        (A * 12 + B * 4 + C, "a * S + b * T + c", {"S", "T"}),
+        (A * 24, "a * 2 * S", {"S"}),
+        (A * 40 + B, "a * 40 + b", set()),
+        (A * 12 - 28, "a * S - 2 * S - T", {"S", "T"}),
+        (A * 12 - 27, "a * S - 2 * S - 3", {"S"}),
+        (A * 5 + 1000, "a * 5 + 1000", set()),
+    ],
+)
+def test_factors_that_are_a_few_strides_have_names(e, text, mentioned):
+    heard: set[str] = set()
+    names = Names(strides={12: "S", 4: "T"}, mention=heard.add)
+    assert c_expr(e, {s: (0, 99) for s in SYMBOLS}, names=names) == text
+    assert heard == mentioned
+
+
+def test_what_an_index_is_divided_by_has_a_name_by_its_place():
+    """14 is P of a remainder behind a division by Q, and Q of one of the index itself."""
+    names = Names(divisors={14: ("Q",), 196: ("P", "Q")}, moduli={(1, 14): ("Q",), (14, 14): ("P",)})
+    within = {A: (0, 999)}
+    for e, text in [
+        (floordiv(A, Integer(196)), "a / (P * Q)"),
+        (mod(floordiv(A, Integer(14)), Integer(14)), "(a / Q) % P"),
+        (mod(A, Integer(14)), "a % Q"),
+        (mod(A, Integer(15)), "a % 15"),
+    ]:
+        assert c_expr(e, within, names=names) == text
 
 
 BILLION = 10**9

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sympy import Expr, Integer
 
+from convgen.codegen.c_expr import NO_NAMES
 from convgen.ir.formula import number
 from convgen.ir.index_map import decompose
 from convgen.ir.integer import floordiv, mod
@@ -13,6 +14,7 @@ from convgen.ir.problem import OPS, ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.direct.kernel import PRODUCTS
 from convgen.kernels.parts import columns
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.elementwise import (
     Kernel,
     Nest,
@@ -59,7 +61,8 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
     # long: one loop nest, from the outputs to the store
     product, result, sp = PRODUCTS[problem.op], problem.result, problem.spatial
     accumulator = ACCUMULATORS[problem.accumulate]
-    scope = Scope(index_type(problem, ()), limited=bool(problem.dynamic))
+    constants = Constants(problem.result)
+    scope = Scope(index_type(problem, ()), limited=bool(problem.dynamic), constants=constants)
     dims, at = _outputs(scope, problem, tile)
     nest = Nest(scope.take())
 
@@ -97,7 +100,7 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
         # the c of w, and of operands and results like it, is the channel within the group
         within_group = tensor.role == "w" or (tensor.role in ("operand", "result") and result.role == "w")
         base = offset(scope, tensor, {**at, "c": at.get("c_in_group", at["c"])} if within_group else at)
-        step = scope.text(i * number(tensor.stride(product.tiled_dim)))
+        step = scope.text(i * number(tensor.stride(product.tiled_dim)), scope.constants.strides(tensor))
         return base if step == "0" else step if base == "0" else f"{base} + {step}"
 
     def value_of(role: str) -> str:
@@ -146,6 +149,7 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
             "value": value,
         },
         sizes=sizes(problem),
+        constants=constants,
     )
 
 
@@ -163,12 +167,13 @@ def _outputs(scope: Scope, problem: ConvProblem, tile: int) -> tuple[list[str], 
     extents = {d: result.extent(d) // (tile if d == tiled_dim else 1) for d in dims}
     index = scope.declare("index", result.size // tile)
     at = all_zero(problem)
+    names = scope.constants.of_index(dims, extents.__getitem__) if tile == 1 or dims[0] == tiled_dim else NO_NAMES
     for dim, value in decompose(index, dims, lambda d: number(extents[d])).items():
         # the filter's c is the channel within the group
         name = "c_in_group" if problem.op is Op.WGRAD and problem.groups > 1 and dim == "c" else dim
         comment = f"the first of {tile}" if dim == tiled_dim and tile > 1 else ""
         scaled = value * tile if dim == tiled_dim else value
-        at[name] = scope.let(coordinate_name(name), scaled, result.extent(dim), comment)
+        at[name] = scope.let(coordinate_name(name), scaled, result.extent(dim), comment, names)
     if problem.groups > 1:
         at |= _group(scope, problem, at)
     return [d for d in dims if result.extent(d) > 1], at

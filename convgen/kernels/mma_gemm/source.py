@@ -10,7 +10,7 @@ from convgen.ir.plan import Launch, Plan
 from convgen.kernels.mma_gemm.launches import pointers, reduce_pointers, reduce_run
 from convgen.kernels.mma_gemm.layout import Layout
 from convgen.kernels.mma_gemm.phases import phase_text, windows
-from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts import lane_columns, lowering, output
 from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, sizes
 from convgen.kernels.parts.k_rows import KRowsReader
 from convgen.kernels.parts.mma import COLUMNS, ROWS
@@ -75,8 +75,8 @@ def source(plan: Plan, layout: Layout) -> str:
         column_mmas=layout.warp_columns // COLUMNS,
         run=run,
         run_pairs=run // 2,
-        column_of=output.column_of(run),
-        lane_column=output.lane_column_text(run, "place"),
+        column_of=lane_columns.column_of(run),
+        lane_column=lane_columns.lane_column_text(run, "place"),
         window_sum=window_sum(problem, "gemm_m", output.pixel_dims(problem)) if finishes and layout.apart else None,
         readers=readers,
         copies=dealt(readers, layout.slices),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sympy import Expr, Integer, Symbol
 
-from convgen.codegen.c_expr import c_expr
+from convgen.codegen.c_expr import NO_NAMES, Names, c_expr
 from convgen.codegen.render import render
 from convgen.ir import integer
 from convgen.ir.index_map import Access, decompose, derive
@@ -14,6 +14,7 @@ from convgen.ir.integer import symbol
 from convgen.ir.plan import Plan
 from convgen.kernels.mma_wgrad.layout import CHUNK, ELEMENT, Layout
 from convgen.kernels.parts import gradient
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.elementwise import Pointer, window_formulas
 from convgen.kernels.parts.lowering import coordinate_name, drop_unused, index_type
 from convgen.kernels.parts.mma import MMAS
@@ -39,6 +40,7 @@ class Walk:
     inside: tuple[str, ...]
     x: str
     y: str
+    constants: tuple[str, ...]  # definitions of what all of these mention
 
 
 def walk(layout: Layout) -> Walk:
@@ -51,8 +53,11 @@ def walk(layout: Layout) -> Walk:
     def extent(dim: str) -> Expr:
         return Integer(problem.extent(dim))
 
-    def text(e: Expr) -> str:
-        return c_expr(integer.simplify(e, ranges), ranges, index)
+    constants = Constants()
+    of_pixel = constants.of_index(("n", *sp.output), problem.extent)
+
+    def text(e: Expr, names: Names = NO_NAMES) -> str:
+        return c_expr(integer.simplify(e, ranges), ranges, index, names)
 
     taps, coordinates, inside = [], [], []
     at: dict[str, Expr] = {}
@@ -69,20 +74,26 @@ def walk(layout: Layout) -> Walk:
         ranges[symbol(f"first_{i}")] = bounds
         name = coordinate_name(i)
         value = integer.simplify(outputs[o] * stride + symbol(f"first_{i}"), ranges)
-        coordinates.append(f"const {index} {name} = {text(value)};")
+        coordinates.append(f"const {index} {name} = {text(value, of_pixel)};")
         low, high = integer.bounds(value, ranges)
-        inside += [f"{name} >= 0"] * (low < 0) + [f"{name} < {problem.extent(i)}"] * (high >= problem.extent(i))
+        inside += [f"{name} >= 0"] * (low < 0) + (
+            [f"{name} < {constants.extent(i, problem.extent(i))}"] if high >= problem.extent(i) else []
+        )
         ranges[symbol(name)] = (0, problem.extent(i) - 1)
-    coordinates.insert(0, f"const {index} n = {text(outputs['n'])};")
+    coordinates.insert(0, f"const {index} n = {text(outputs['n'], of_pixel)};")
     ranges |= {symbol("n"): (0, problem.n - 1), c: (0, problem.c - 1), k: (0, problem.k - 1)}
     places = {d: symbol(coordinate_name(d)) for d in ("n", *sp.input)} | {"c": c}
-    x = text(Access(problem.x, {d: places[d] for d in problem.x.dims}).offset)
+    x = text(Access(problem.x, {d: places[d] for d in problem.x.dims}).offset, constants.strides(problem.x))
     own = {**outputs, "k": k}
-    y = text(Access(problem.y, {d: own[d] for d in problem.y.dims}).offset)
+    y = text(
+        Access(problem.y, {d: own[d] for d in problem.y.dims}).offset, constants.strides(problem.y, index=of_pixel)
+    )
     lines = drop_unused(["const int load_tap = (first_chunk + x_chunk) / tap_chunks;", *taps, *coordinates],
                         " ".join([*inside, x]))  # fmt: skip
     of_pixels = tuple(line for line in lines if line in coordinates)
-    return Walk(index, tuple(line for line in lines if line not in coordinates), of_pixels, tuple(inside), x, y)
+    of_taps = tuple(line for line in lines if line not in coordinates)
+    mentioned = constants.within("\n".join([*lines, *inside, x, y]))
+    return Walk(index, of_taps, of_pixels, tuple(inside), x, y, mentioned)
 
 
 def source(plan: Plan, layout: Layout) -> str:

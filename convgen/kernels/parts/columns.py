@@ -19,6 +19,7 @@ from sympy import Expr, Integer
 from convgen.ir.integer import floordiv, mod
 from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.elementwise import (
     Kernel,
     Nest,
@@ -55,7 +56,8 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
     sliced kernel fills a run of rows."""
     problem = _in_runs(problem, run)
     x, lowered = problem.x, lowered_of(problem)
-    scope = Scope(index_type(problem, (lowered.size,)))
+    constants = Constants(problem.result)
+    scope = Scope(index_type(problem, (lowered.size,)), constants=constants)
     at = _matrix_coordinates(scope, problem, lowered, sliced)
     where, tests = _forward_window(scope, problem, at)
     at |= where
@@ -83,6 +85,7 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
         per_unit,
         "row" if sliced else "",
         {"lines": drop_unused(lines, value), "value": value},
+        constants=constants,
     )
 
 
@@ -117,7 +120,8 @@ def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sli
     part of the lowered tensor at its start.
     """
     x, lowered = problem.x, lowered_of(problem)
-    scope = Scope(index_type(problem, (lowered.size,)))
+    constants = Constants(problem.result)
+    scope = Scope(index_type(problem, (lowered.size,)), constants=constants)
     dims, extents = _image_order(x) if sliced else (x.dims, x.extents)
     at = all_zero(problem) | thread_coordinates(scope, dims, extents, 1, "image" if sliced else "", sliced)
     if "g" in lowered.dims:
@@ -167,6 +171,7 @@ def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sli
             "target": f"x[{target}]",
             "value": value,
         },
+        constants=constants,
     )
 
 
@@ -185,7 +190,8 @@ def col2im_scatter(
     """
     x, lowered = problem.x, lowered_of(problem)
     into_x = sums == "x"
-    scope = Scope(index_type(problem, (lowered.size,)))
+    constants = Constants(problem.result)
+    scope = Scope(index_type(problem, (lowered.size,)), constants=constants)
     if sliced:
         dims, head, unit = lowered.dims, 1, "image"
         at = all_zero(problem) | thread_coordinates(scope, dims, lowered.extents, head, unit, sliced)
@@ -229,6 +235,7 @@ def col2im_scatter(
             "value": value,
         },
         places=into_x,
+        constants=constants,
     )
 
 
@@ -243,7 +250,8 @@ def finish(
     """
     result = problem.result
     accumulate = "s32" if sums.dtype == "s32" else "f32"
-    scope = Scope(index_type(problem, (sums.size * parts,)))
+    constants = Constants(problem.result)
+    scope = Scope(index_type(problem, (sums.size * parts,)), constants=constants)
     at = all_zero(problem) | thread_coordinates(scope, sums.dims, sums.extents, head, unit, bool(unit))
     in_order = not unit and live_dims(sums) == live_dims(result) and not result.pitch
     target = "index" if in_order else offset(scope, result, at)
@@ -276,6 +284,7 @@ def finish(
             "target": f"{result.role}[{target}]",
             "value": value,
         },
+        constants=constants,
     )
 
 
@@ -319,13 +328,16 @@ def thread_coordinates(
     place, rest = floordiv(index, Integer(per_unit)), mod(index, Integer(per_unit))
     first: Expr = scope.declare(f"first_{unit}", units) if sliced else Integer(0)
     at: dict[str, Expr] = {}
+    names = scope.constants.of_index(
+        (unit, *dims[head:]), {unit: units, **dict(zip(dims, extents, strict=True))}.__getitem__
+    )
     if unit == "image":
-        at["image"] = scope.let("image", place, units)
+        at["image"] = scope.let("image", place, units, names=names)
         at["n"] = scope.let("n", first + at["image"], units)
     else:
-        at |= coordinates(scope, scope.let(unit, first + place, units), dims[:head], extents[:head])
+        at |= coordinates(scope, scope.let(unit, first + place, units, names=names), dims[:head], extents[:head])
     if len(dims) > head + 1:
-        rest = scope.let("column", rest, per_unit) if unit == "row" else scope.let("element", rest, per_unit)
+        rest = scope.let("column" if unit == "row" else "element", rest, per_unit, names=names)
     return at | coordinates(scope, rest, dims[head:], extents[head:])
 
 

@@ -21,6 +21,7 @@ from convgen.kernels.base import C, Obstacle, Obstacles
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import Assignment, assignment
 from convgen.kernels.parts.axes import Axis, axes
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.elementwise import element, epilogue_formulas, window_formulas
 from convgen.kernels.parts.hopper import ROW_ALIGNMENT
 from convgen.kernels.parts.limits import type_obstacles
@@ -91,7 +92,7 @@ class Depthwise(base.Layout[C]):
     @property
     def filter_offset(self) -> str:
         """C text of the offset of an element of w, from `channel` and the forward convolution's `tap`."""
-        return lowering.filter_offset(self.read, "channel", self.assigned.mirrored)
+        return lowering.filter_offset(self.read, "channel", Constants(defined=False), self.assigned.mirrored)
 
 
 def whole_runs(layout: Depthwise[C], tile_p: int, tile_q: int) -> Obstacles:

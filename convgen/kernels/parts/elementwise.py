@@ -14,8 +14,8 @@ from convgen.ir.index_map import FORWARD, derive, literal_geometry, symbolic_geo
 from convgen.ir.integer import symbol
 from convgen.ir.plan import Launch, Param
 from convgen.ir.problem import PLACES, ConvProblem, Padding
-from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor
+from convgen.kernels.parts.constants import Constants, extent_name
 from convgen.kernels.parts.limits import BLOCK
 from convgen.kernels.parts.lowering import (
     Condition,
@@ -84,11 +84,17 @@ class Kernel:
     block: int = BLOCK
     places: bool = True  # whether a sliced kernel needs to know where its slice starts
     sizes: Mapping[str, int] = field(default_factory=dict)
+    constants: Constants = field(default_factory=Constants)
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """C text of all parameters."""
         return (*(p.declaration for p in self.pointers), *(f"int {name}" for name in (*self.sizes, *self._slice(0, 0))))
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Definitions of the constants that its text mentions."""
+        return self.constants.within(str(self.text))
 
     @property
     def threads(self) -> str:
@@ -200,12 +206,8 @@ def flat_formula(dims: Sequence[str]) -> str:
             text = name
             continue
         text = f"({text})" if " + " in text else text
-        text = f"{text} * {EXTENT_NAMES.get(dim, dim.upper())} + {name}"
+        text = f"{text} * {extent_name(dim)} + {name}"
     return text
-
-
-#: Names of extents in formulas and constants, where they are not the dim in capitals.
-EXTENT_NAMES = {"c_in_group": "Cg", "k_in_group": "Kg"}
 
 
 def element(name: str, dims: Sequence[str]) -> str:
@@ -252,12 +254,10 @@ class Level:
 
 @dataclass
 class Nest:
-    """Loops within loops, while their text is made.  `lines` come first, then `levels`, outermost first;
-    `constants` are the extents that the loops name."""
+    """Loops within loops, while their text is made.  `lines` come first, then `levels`, outermost first."""
 
     lines: list[str] = field(default_factory=list)
     levels: list[Level] = field(default_factory=list)
-    constants: list[tuple[str, int]] = field(default_factory=list)
 
     @property
     def blanks(self) -> str:
@@ -290,9 +290,7 @@ class Nest:
         """Open a loop over a dim and give its counter; an extent of 1 takes no loop."""
         counter = scope.declare(coordinate_name(dim), extent)
         if extent > 1:
-            limit = EXTENT_NAMES.get(dim, dim.upper())
-            if not isinstance(extent, Size):  # which is a parameter
-                self.constants.append((limit, extent))
+            limit = scope.extent(dim, extent)
             self.levels.append(Level(f"for ({scope.index} {counter} = 0; {counter} < {limit}; ++{counter})"))
         return counter
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from sympy import Integer
+from sympy import Expr, Integer
 
-from convgen.codegen.c_expr import c_expr
+from convgen.codegen.c_expr import NO_NAMES, Names, c_expr
 from convgen.codegen.epilogue import c_epilogue
 from convgen.ir import integer
 from convgen.ir.index_map import IndexMap, decompose, derive, variable
+from convgen.ir.integer import symbol
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts.lowering import (
@@ -83,7 +84,7 @@ def of_pairs(problem: ConvProblem, arriving: Collection[str] = (), leaving: Coll
             loads += [f"float {name}[2];", f"{PAIR_LOADS[t.dtype]}(operand_{t.name} + ({offset}), {name});"]
             continue
         second = integer.simplify(maps.accesses[t.name].offset + t.stride("k"), maps.ranges)
-        pair = [convert.format(f"operand_{t.name}[{text}]") for text in (offset, c_expr(second, maps.ranges))]
+        pair = [convert.format(f"operand_{t.name}[{text}]") for text in (offset, _text(second, problem, maps))]
         if problem.k % 2:  # the last channel has no neighbor
             pair[1] = f"gemm_n + 1 < {problem.k} ? {pair[1]} : 0.0f"
         start = f"const float {name}[2] = {{"
@@ -141,7 +142,7 @@ def _store_pair(t: Tensor, problem: ConvProblem, maps: IndexMap) -> list[str]:
     convert = CONVERSIONS[t.dtype].from_float
     return [
         f"result_{t.name}[{offset}] = {convert.format(pair[0])};",
-        f"{has_second}result_{t.name}[{c_expr(second, maps.ranges)}] = {convert.format(pair[1])};",
+        f"{has_second}result_{t.name}[{_text(second, problem, maps)}] = {convert.format(pair[1])};",
     ]
 
 
@@ -226,4 +227,11 @@ def offset(problem: ConvProblem, tensor: Tensor) -> str:
 
 
 def _offset(problem: ConvProblem, maps: IndexMap, name: str) -> str:
-    return c_expr(maps.offset(name), maps.ranges, symbols(problem))
+    return _text(maps.offset(name), problem, maps)
+
+
+def _text(offset: Expr, problem: ConvProblem, maps: IndexMap) -> str:
+    """C text of an offset; matrices have rows of GEMM_N channels."""
+    is_matrix = problem.k > 1 and symbol("gemm_n") in maps.ranges
+    names = Names({problem.k: "GEMM_N"}) if is_matrix else NO_NAMES
+    return c_expr(offset, maps.ranges, symbols(problem), names)

@@ -21,6 +21,7 @@ from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Obstacle
 from convgen.kernels.parts import lowering, output, sums
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, epilogue_pointers
 from convgen.kernels.parts.sum_order import ATOMIC, ORDERED
 from convgen.kernels.parts.window_sum import gradient_pointers
@@ -84,6 +85,7 @@ class Stored:
     four: bool
     four_type: str
     all_four: str
+    constants: tuple[str, ...]  # definitions of what `offset` mentions
 
 
 def stored(problem: ConvProblem, left: int, lower_rows: bool = False, order: str = ORDERED) -> Stored:
@@ -98,17 +100,18 @@ def stored(problem: ConvProblem, left: int, lower_rows: bool = False, order: str
     at = decompose(tap.symbol, outer, lambda d: Integer(problem.extent(d)))
     at |= decompose(c.symbol, (*inner, "c_in_group"), lambda d: Integer(extent(problem, d)))
     maps = derive(problem, (k, tap, c), at | {"k": k.symbol})
-    dtype = w.dtype if whole else "f32"
+    constants, dtype = Constants(), w.dtype if whole else "f32"
     packed = dtype in lowering.PACK
     run = w.dims[-1 - len(inner) :] == (*inner, "c")
     return Stored(
-        index, c_expr(maps.offset("w"), maps.ranges, index),
+        index, c_expr(maps.offset("w"), maps.ranges, index, constants.strides(w)),
         run and channels % 2 == 0, order == ATOMIC,
         "w" if whole else "partials", w.element.c_type if whole else "float", "u32" if packed else "Vec2",
         lowering.store(dtype, "{0}", "f32"), f"{lowering.PACK[dtype]}({{0}}, {{1}})" if packed else "Vec2{{{0}, {1}}}",
         run and channels % 4 == 0, "u64" if packed else "Vec4",
         "{0}({{0}}, {{1}}) | u64({0}({{2}}, {{3}})) << 32".format(lowering.PACK[dtype]) if packed else
         f"Vec4{{{{{', '.join(f'__float_as_uint({{{i}}})' for i in range(4))}}}}}",
+        constants.all,
     )  # fmt: skip
 
 

@@ -7,12 +7,13 @@ lie in panels of as many channels as are at most 128 bytes, swizzled, so that ld
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Integer
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.parts import lowering
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS
 from convgen.kernels.parts.output import as_bits, bits_type
 from convgen.kernels.parts.reader import (
@@ -23,6 +24,7 @@ from convgen.kernels.parts.reader import (
     inside_k,
     k_index_type,
     loading,
+    named_digits,
     row_text,
 )
 from convgen.kernels.parts.shares import Share, Tile
@@ -79,7 +81,9 @@ class KRowsReader:
     vectors: int  # copies of a chunk
     share: Share
     even: bool  # all rows of a tile have the same digits but for the innermost
-    own_step: int  # elements from one row of gemm_k to the next, where they are even
+    # C text of the elements from one row of gemm_k to the next, where they are even, and to the next of a thread
+    own_step: str
+    rows_step: str
     coordinates: tuple[str, ...]
     row_index: str
     row_offset: str
@@ -92,6 +96,7 @@ class KRowsReader:
     next_step: tuple[str, ...]
     grouped: bool
     split: bool
+    constants: tuple[str, ...]  # definitions of what all of these mention
 
     asynchronous = True
     k_rows = True
@@ -105,11 +110,6 @@ class KRowsReader:
     def own_row(self) -> str:
         """C text of a thread's first row of gemm_k in the tile."""
         return self.share.row.partition(" + ")[0]
-
-    @property
-    def rows_step(self) -> int:
-        """Elements from one of a thread's rows to the next, where they are even."""
-        return self.own_step * self.share.chunk_stride
 
     @property
     def bytes(self) -> int:
@@ -126,19 +126,21 @@ def k_rows_reader(
     problem: ConvProblem, walk: Walk, tile: Tile, covered: int, past_end: bool, split: bool
 ) -> KRowsReader:
     """`covered` is how much of gemm_k all parts step over, `past_end` whether that is more than there is."""
-    loads, digits = loading(walk, tile), walk.digits
+    constants = Constants()
+    loads, digits = loading(walk, tile), named_digits(problem, walk, constants)
+    strides = constants.strides(walk.tensor, problem.groups)
     share, vector, inner = loads.share, loads.piece, digits[-1]
     tensor, index = problem.w, lowering.index_type(problem, ())
     steps, constant = [step for e, step in walk.of_row.items() if e != 1], walk.of_row.get(Integer(1), 0)
     unsigned = index == "int" and min(steps, default=0) >= 0
     even = not inner.moves and not inner.end and inner.extent % tile.k == 0
     unsigned = unsigned and (not even or inner.step >= 0)  # a row's own place is part of its offset
-    row = row_text(problem, walk, "w", index, constant if unsigned else 0)
-    scope = lowering.Scope("int")
+    row = row_text(problem, walk, "w", index, constant if unsigned else 0, constants)
+    scope = lowering.Scope("int", constants=constants)
     first = scope.declare("first_row", covered if split else tile.k)
     k_index, c_type = k_index_type(walk, tile, index), bits_type(tensor.element)
     what = f"{tile.k} of gemm_k by {tile.rows} output channels"
-    return KRowsReader(
+    made = KRowsReader(
         name="w",
         doc=f"w: {what}; cp.async of {vector * tile.element_bytes} bytes",
         index=index,
@@ -150,17 +152,20 @@ def k_rows_reader(
         vectors=CHUNK_BYTES // tile.element_bytes // vector,
         share=share,
         even=even,
-        own_step=inner.step,
+        own_step=lowering.factor(inner.step, strides),
+        rows_step=lowering.factor(inner.step * share.chunk_stride, strides),
         coordinates=row.coordinates,
         row_index=row.index,
         row_offset=row.offset,
         digits=digits,
         digits_at_start=first_digits(digits, first, scope),
         k_index=k_index,
-        k_offset=digit_offset(digits, k_index, constant if unsigned else 0),
-        k_inside=inside_k(walk, past_end),
+        k_offset=digit_offset(digits, k_index, constant if unsigned else 0, strides),
+        k_inside=inside_k(replace(walk, digits=digits), past_end),
         next_row=advance(digits, number(digits, share.chunk_stride)) if share.rows > 1 and not even else (),
         next_step=advance(digits, number(digits, tile.k)),
         grouped=problem.groups > 1,
         split=split,
+        constants=(),
     )
+    return replace(made, constants=constants.within(str(replace(made, digits=()))))

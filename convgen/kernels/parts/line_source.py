@@ -6,7 +6,8 @@ from sympy import Integer
 
 from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts import lane_columns, lowering, output
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, sizes, window_formulas
 from convgen.kernels.parts.lines import MOST_HELD, Lines, launch
 from convgen.kernels.parts.reader import advance
@@ -23,10 +24,11 @@ def values(layout: Lines) -> dict[str, object]:
     digits = [
         *([Digit("c", problem.c, 0)] if layout.window.planes else []),
         Digit("row", layout.halo_rows, 0),
-        Digit("vector", layout.line_copies, 0),
+        Digit("vector", layout.line_copies, 0, constant="line_copies"),
     ]
     digits = [d for i, d in enumerate(digits) if i == 0 or d.extent > 1 or d.name != "c"]
 
+    of_x, of_w = Constants(), Constants()
     result = output.result(problem, maps, along, along.index, run, problem.accumulate)
     return {
         "config": config,
@@ -42,27 +44,31 @@ def values(layout: Lines) -> dict[str, object]:
         "w_source": output.as_bits(problem.w, bits_type),
         "run": run,
         "run_pairs": run // 2,
-        "column_of": output.column_of(run),
+        "column_of": lane_columns.column_of(run),
         "accumulator": lowering.ACCUMULATORS[problem.accumulate].c_type,
         "result": result,
         "row_pitch": f"({layout.row_stride} * pitch)" if layout.row_stride > 1 else "pitch",
         "held": 0 < len(result.channels) * config.tile_n // 4 <= MOST_HELD,
         "next_copy": advance(digits, number(digits, layout.threads)),
-        "x_offset": _x_offset(problem, layout, index),
-        "w_offset": _w_offset(problem, layout),
+        "x_offset": _x_offset(problem, layout, index, of_x),
+        "height": of_x.extent("h", layout.height),
+        "w_offset": _w_offset(problem, layout, of_w),
+        "of_x": of_x,
+        "of_w": of_w,
     }
 
 
-def _x_offset(problem: ConvProblem, layout: Lines, index: str) -> str:
+def _x_offset(problem: ConvProblem, layout: Lines, index: str, constants: Constants) -> str:
     """C text of a vector's offset in x, from image, c (of planes), h and vector."""
     x = problem.x
-    terms = [("image", x.stride("n")), ("h", x.stride("h")), ("vector", layout.vector)]
+    terms = [("image", x.stride("n")), ("h", x.stride("h"))]
     if layout.window.planes:
         terms.insert(1, ("c", x.stride("c")))
-    return lowering.linear(terms, index)
+    start = lowering.linear(terms, index, constants.strides(x))
+    return f"{start} + {lowering.linear([('vector', layout.vector)], index)}"
 
 
-def _w_offset(problem: ConvProblem, layout: Lines) -> str:
+def _w_offset(problem: ConvProblem, layout: Lines, constants: Constants) -> str:
     """C text of a filter element's offset in w, from channel `k`, `line` and `at` in the run."""
     maps = loop_map(problem)
     scope = lowering.Scope("int")
@@ -77,4 +83,4 @@ def _w_offset(problem: ConvProblem, layout: Lines) -> str:
         values = {"c_in_group": mod(at, c), "s": floordiv(at, c), "r": line}
     values["k_in_group"] = k
     offset = maps.offset("w").subs({symbol(name): e for name, e in values.items()}, simultaneous=True)
-    return scope.text(offset)
+    return scope.text(offset, constants.strides(problem.w))

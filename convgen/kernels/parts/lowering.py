@@ -6,13 +6,13 @@ Everything here makes C text from records; the templates put it in place.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from sympy import Expr, Integer, Symbol
 
-from convgen.codegen.c_expr import c_expr
+from convgen.codegen.c_expr import NO_NAMES, Names, c_expr
 from convgen.codegen.epilogue import c_epilogue
 from convgen.ir import integer
 from convgen.ir.dtypes import DTYPES
@@ -24,6 +24,7 @@ from convgen.ir.plan import Limit
 from convgen.ir.problem import PLACES, ConvProblem
 from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor
+from convgen.kernels.parts.constants import Constants, extent_name
 from convgen.kernels.parts.limits import MAX_THREADS
 
 # ---- element types -----------------------------------------------------------------------------
@@ -126,14 +127,17 @@ def index_limits(problem: ConvProblem, index: str) -> tuple[Limit, ...]:
     return tuple(Limit(what, count, INT_LIMIT - LAST_BLOCK - 1) for what, count in counts)
 
 
-def linear(terms: Iterable[tuple[str, int]], index: str) -> str:
+def linear(terms: Iterable[tuple[str, int]], index: str, names: Names = NO_NAMES) -> str:
     """C text of a sum of named ints, each times a number, of the type `index`."""
     cast = "" if index == "int" else f"({index})"
-    return " + ".join(name if step == 1 else f"{cast}{name} * {factor(step)}" for name, step in terms if step) or "0"
+    found = (name if step == 1 else f"{cast}{name} * {factor(step, names)}" for name, step in terms if step)
+    return " + ".join(found) or "0"
 
 
-def factor(value: int) -> str:
+def factor(value: int, names: Names = NO_NAMES) -> str:
     """C text of a number, or of a size that a call decides, that may stand in a product."""
+    if not isinstance(value, Size) and value > 1:
+        return " * ".join(names.factors(value))
     text = number_text(value)
     return f"({text})" if isinstance(value, Size) and (" " in text or text.startswith("-")) else text
 
@@ -166,7 +170,7 @@ def any_fails(tests: Sequence[Condition]) -> str:
 
 @dataclass
 class Scope:
-    """The named integers of a kernel and their ranges, while its text is made.
+    """The named integers of a kernel and their ranges, while its text is made, and its `constants`.
 
     `let` names an expression and keeps the line that defines it until `take`.  What follows from sizes that a call
     decides is as large as an int may be, and no cast shows it to fit: `index_limits` does.
@@ -175,6 +179,7 @@ class Scope:
     index: str  # C type of an index
     limited: bool = False  # by the limits of a call's sizes
     ranges: dict[Symbol, tuple[int, int]] = field(default_factory=dict)
+    constants: Constants = field(default_factory=lambda: Constants(defined=False))
     _lines: list[str] = field(default_factory=list)
 
     def declare(self, name: str, extent: int) -> Expr:
@@ -184,14 +189,16 @@ class Scope:
         self.ranges[symbol(name)] = counted(extent)
         return symbol(name)
 
-    def let(self, name: str, value: Expr, extent: int | None = None, comment: str = "") -> Expr:
+    def let(
+        self, name: str, value: Expr, extent: int | None = None, comment: str = "", names: Names = NO_NAMES
+    ) -> Expr:
         """Name a value; a constant needs no name.  `extent` narrows its range to [0, extent)."""
         value = integer.simplify(value, self.ranges)
         if isinstance(value, Integer):
             return value
         bounds = integer.bounds(value, self.ranges)
         self.ranges[symbol(name)] = bounds if extent is None else counted(extent)
-        self.line(f"const {self.index} {name} = {self.text(value)};", comment)
+        self.line(f"const {self.index} {name} = {self.text(value, names)};", comment)
         return symbol(name)
 
     def line(self, text: str, comment: str = "") -> None:
@@ -202,15 +209,21 @@ class Scope:
         lines, self._lines = self._lines, []
         return lines
 
-    def text(self, value: Expr) -> str:
+    def text(self, value: Expr, names: Names = NO_NAMES) -> str:
         """C text of a value, simplified."""
         casts = self.index if not self.limited else ""
-        return c_expr(integer.simplify(value, self.ranges), self.ranges, casts)
+        return c_expr(integer.simplify(value, self.ranges), self.ranges, casts, names)
 
-    def bound_tests(self, value: Expr, low: int, limit: Expr) -> list[Condition]:
-        """Conditions for low <= value < limit: those that can fail."""
+    def extent(self, dim: str, value: int) -> str:
+        """C text of a dim's extent: a constant, a number, or what a call decides."""
+        return number_text(value) if isinstance(value, Size) else self.constants.extent(dim, value)
+
+    def bound_tests(self, value: Expr, low: int, limit: Expr, dim: str = "") -> list[Condition]:
+        """Conditions for low <= value < limit, an extent of a dim: those that can fail."""
         least, most = integer.bounds(value, self.ranges)
         text, high = self.text(value), self.text(limit)
+        if dim and isinstance(limit, Integer) and most >= limit:
+            high = self.extent(dim, int(limit))
         tests = []
         if least < low:
             tests.append(Condition(f"{text} >= {low}", f"{text} < {low}"))
@@ -219,11 +232,14 @@ class Scope:
         return tests
 
 
-def coordinates(scope: Scope, index: Expr, dims: Sequence[str], extents: Sequence[int]) -> dict[str, Expr]:
+def coordinates(
+    scope: Scope, index: Expr, dims: Sequence[str], extents: Sequence[int], name: Callable[[str], str] = extent_name
+) -> dict[str, Expr]:
     """Name each coordinate of a flat index over dims, outermost first."""
     extent = dict(zip(dims, extents, strict=True))
+    names = scope.constants.of_index(dims, extent.__getitem__, name)
     return {
-        dim: scope.let(coordinate_name(dim), value, extent[dim])
+        dim: scope.let(coordinate_name(dim), value, extent[dim], names=names)
         for dim, value in decompose(index, dims, lambda d: number(extent[d])).items()
     }
 
@@ -259,19 +275,21 @@ def window(
     place = dict(zip(sp.output, (PLACES[i] for i in sp.input), strict=True)).get(dim)
     for bound in access.bounds:
         if bound.dim in (dim, place):
-            tests += scope.bound_tests(named if bound.dim == dim else bound.value, bound.low, bound.high)
+            own = bound.dim == dim
+            tests += scope.bound_tests(named if own else bound.value, bound.low, bound.high, name if own else "")
     return named, tests
 
 
-def offset(scope: Scope, tensor: Tensor, at: Mapping[str, Expr]) -> str:
-    """C text of an element's offset from named coordinates."""
-    return scope.text(Access(tensor, {d: at[d] for d in tensor.dims}).offset)
+def offset(scope: Scope, tensor: Tensor, at: Mapping[str, Expr], groups: int = 1) -> str:
+    """C text of an element's offset from named coordinates, of a tensor whose channels are of so many groups."""
+    names = scope.constants.strides(tensor, groups)
+    return scope.text(Access(tensor, {d: at[d] for d in tensor.dims}).offset, names)
 
 
-def filter_offset(problem: ConvProblem, channel: str, mirrored: bool = False) -> str:
+def filter_offset(problem: ConvProblem, channel: str, constants: Constants, mirrored: bool = False) -> str:
     """C text of a filter element's offset, from the output channel of that name, `tap` and `c` in the group; of a
     `mirrored` filter `tap` counts from the last one."""
-    scope = Scope("int")
+    scope = Scope("int", constants=constants)
     at = {"k": scope.declare(channel, problem.k), "c": scope.declare("c", problem.c_per_group)}
     tap = scope.declare("tap", problem.taps)
     at |= decompose(

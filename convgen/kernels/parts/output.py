@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from sympy import Expr, Integer, Symbol
 
-from convgen.codegen.c_expr import c_expr
+from convgen.codegen.c_expr import NO_NAMES, Names, c_expr
 from convgen.codegen.epilogue import c_epilogue
 from convgen.ir import integer
 from convgen.ir.dtypes import DTYPES, DType
@@ -27,6 +27,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.ir.size import divisor
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import lowering
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.phase_table import PhaseTable
 
 WORD = 4
@@ -144,32 +145,6 @@ def run_length(problem: ConvProblem, along: Columns, width: int) -> int:
     return max(math.gcd(neighbors(problem.y, along), widest, width // 4), 1)
 
 
-def column_of(run: int) -> str:
-    """C text: the tile's column that stands in place `at` of the tile's columns in shared memory.
-
-    Place j * 8 + 2 * t + e is column 2 * t + e of instruction j, which lane t of a quad holds; it becomes
-    neighbor 2 * j + e of lane t's run.
-    """
-    per_run = run // 2
-    if per_run <= 1:
-        return "at"
-    shift = per_run.bit_length() - 1
-    return f"(at & ~{4 * run - 1}) | (at >> 1 & 3) << {shift + 1} | (at >> 3 & {per_run - 1}) << 1 | (at & 1)"
-
-
-def lane_column(run: int, place: int, lane: int) -> int:
-    """The warp's column of a lane's sum in place `place` of its row (see `column_of`); `lane` is that of the quad."""
-    run = max(run, 2)
-    return place // run * (4 * run) + lane * run + place % run
-
-
-def lane_column_text(run: int, place: str) -> str:
-    """The same as C text."""
-    run = max(run, 2)
-    first = "accumulator_column(lane)" if run == 2 else f"accumulator_column(lane) * {run // 2}"
-    return f"{place} / {run} * {4 * run} + {first} + {place} % {run}"
-
-
 @dataclass(frozen=True)
 class Result:
     """Finished text for a run of y: `v` holds accumulators, `loads` stand before the loop over the run,
@@ -187,6 +162,8 @@ class Result:
     at: str = ""
     channels: tuple[tuple[str, tuple[str, ...]], ...] = ()
     further: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()  # definitions of what these mention
+    of_store: tuple[str, ...] = ()  # and of what only y's store does
 
     @property
     def text(self) -> str:
@@ -195,45 +172,64 @@ class Result:
         return "\n".join([*channels, *self.loads, *self.body, *self.further])
 
 
+@dataclass(frozen=True)
+class _Run:
+    """A run of so many neighbors along `index`, which begins where the maps say: C text of offsets into a tensor."""
+
+    problem: ConvProblem
+    maps: IndexMap
+    names: Callable[[Tensor], Names]
+    index: Symbol
+    length: int
+
+    @property
+    def ranges(self) -> integer.Ranges:
+        return {**self.maps.ranges, symbol("e"): (0, self.length - 1)}
+
+    def first(self, t: Tensor) -> str:
+        """Of its first element."""
+        return self._text(self.maps.offset(t.role if t is self.problem.result else t.name), t)
+
+    def element(self, t: Tensor) -> str:
+        """Of element e."""
+        offset = self.maps.accesses[t.name].offset.subs(self.index, self.index + symbol("e"))
+        return self._text(integer.simplify(offset, self.ranges), t)
+
+    def _text(self, e: Expr, t: Tensor) -> str:
+        return c_expr(e, self.ranges, lowering.symbols(self.problem), self.names(t))
+
+
 def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, run: int, accumulator: str) -> Result:
     """The epilogue and the store of a run of the result that begins where `maps` says.
 
     `index` is the variable of `maps` that runs along the neighbors.
     """
-
-    def text(e: Expr) -> str:
-        return c_expr(e, {**maps.ranges, symbol("e"): (0, run - 1)}, lowering.symbols(problem))
-
-    def neighbor(t: Tensor) -> Expr:
-        """Offset of element e of the run."""
-        offset = maps.accesses[t.name].offset.subs(index, index + symbol("e"))
-        return integer.simplify(offset, {**maps.ranges, symbol("e"): (0, run - 1)})
-
-    role, dtype = problem.result.role, problem.result.dtype
-    y = f"{role} + {bracket(text(maps.offset(role)))}"
+    constants = Constants(problem.result)
+    at = _Run(problem, maps, _names(constants, problem, maps), index, run)
+    dtype = problem.result.dtype
+    y = f"{problem.result.role} + {bracket(at.first(problem.result))}"
     if not lowering.has_epilogue(problem):
         stored, words = store_run(dtype, y, run, accumulator), _words(dtype, run, accumulator)
-        return Result(lowering.ACCUMULATORS[accumulator].c_type, (), (), stored, words, y)
+        return Result(lowering.ACCUMULATORS[accumulator].c_type, (), (), stored, words, y, of_store=constants.all)
     assert problem.epilogue
     loads: list[str] = []
     channels: list[tuple[str, tuple[str, ...]]] = []
     values: dict[str, str] = {}
     for t in lowering.used_operands(problem):
-        name, at = f"value_{t.name}", maps.offset(t.name)
-        common = neighbors(t, along)
+        name, common = f"value_{t.name}", neighbors(t, along)
         if common == 0:
-            loads.append(f"const float {name} = {lowering.load(t.dtype, f'operand_{t.name}[{text(at)}]', 'f32')};")
+            loads.append(f"const float {name} = {lowering.load(t.dtype, f'operand_{t.name}[{at.first(t)}]', 'f32')};")
             values[t.name] = name
             continue
         values[t.name] = f"{name}[e]"
         if common >= run:
-            lines = load_run(t.dtype, name, f"operand_{t.name} + {bracket(text(at))}", run)
+            lines = load_run(t.dtype, name, f"operand_{t.name} + {bracket(at.first(t))}", run)
             if along.role == "channels" and is_of_channels(problem, t):
                 channels.append((t.name, tuple(lines)))
             else:
                 loads += lines
             continue
-        element = f"operand_{t.name}[{text(neighbor(t))}]"
+        element = f"operand_{t.name}[{at.element(t)}]"
         loads += [f"float {name}[{run}];", *_each(run, f"{name}[e] = {lowering.load(t.dtype, element, 'f32')};")]
     body = []
     *named, last = lowering.used_body(problem)
@@ -246,14 +242,16 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
         loads.append(f"float {name}[{run}];")
         body.append(f"{name}[e] = {values[t.name]};")
         if neighbors(t, along) >= run:
-            pointer = f"result_{t.name} + {bracket(text(maps.offset(t.name)))}"
+            pointer = f"result_{t.name} + {bracket(at.first(t))}"
             further += store_run(t.dtype, pointer, run, "f32", name)
         else:
-            element = f"result_{t.name}[{text(neighbor(t))}]"
+            element = f"result_{t.name}[{at.element(t)}]"
             further += _each(run, f"{element} = {lowering.store(t.dtype, f'{name}[e]', 'f32')};")
     body.append(f"v[e] = {c_epilogue(last.value, 'v[e]', values)};")
-    return Result("float", tuple(loads), tuple(body), store_run(dtype, y, run, "f32"), _words(dtype, run, "f32"), y,
-                  tuple(channels), tuple(further))  # fmt: skip
+    stored = store_run(dtype, y, run, "f32")
+    lines = [*loads, *further, *(line for _, some in channels for line in some)]
+    return Result("float", tuple(loads), tuple(body), stored, _words(dtype, run, "f32"), y, tuple(channels),
+                  tuple(further), *constants.parted("\n".join(lines)))  # fmt: skip
 
 
 def _each(run: int, statement: str) -> list[str]:
@@ -264,8 +262,17 @@ def _each(run: int, statement: str) -> list[str]:
 def partial_result(problem: ConvProblem, maps: IndexMap, run: int, accumulator: str) -> Result:
     """The store of a run of one part's sums, which lie as y does."""
     row = lowering.ACCUMULATORS[accumulator]
-    place = bracket(c_expr(maps.offset("y"), maps.ranges))
-    return Result(row.c_type, (), (), store_run(accumulator, f"partial + {place}", run, accumulator))
+    constants = Constants()
+    place = bracket(c_expr(maps.offset("y"), maps.ranges, names=_names(constants, problem, maps)(problem.y)))
+    stored = store_run(accumulator, f"partial + {place}", run, accumulator)
+    return Result(row.c_type, (), (), stored, of_store=constants.all)
+
+
+def _names(constants: Constants, problem: ConvProblem, maps: IndexMap) -> Callable[[Tensor], Names]:
+    """Names for offsets into a tensor; gemm_m counts y's pixels, unless it counts those of a phase."""
+    counts = not problem.dynamic and maps.ranges.get(M) == (0, problem.output_pixels - 1)
+    pixels = constants.of_index(pixel_dims(problem), problem.extent) if counts else NO_NAMES
+    return lambda t: constants.strides(t, problem.groups, pixels)
 
 
 def bracket(text: str) -> str:

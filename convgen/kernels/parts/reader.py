@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Expr, Integer
 
+from convgen.codegen.c_expr import Names
 from convgen.ir.formula import number as size_number
 from convgen.ir.index_map import decompose
 from convgen.ir.integer import symbol
 from convgen.ir.problem import ConvProblem
 from convgen.ir.size import Size
 from convgen.kernels.parts import lowering
+from convgen.kernels.parts.constants import Constants, extent_name, walk_name
 from convgen.kernels.parts.mma import CHUNK_BYTES
 from convgen.kernels.parts.output import as_bits, bits_type, pixel_dims
 from convgen.kernels.parts.shares import Share, Tile, k_rows_share, share
-from convgen.kernels.parts.walk import Digit, Walk, number
+from convgen.kernels.parts.walk import Bound, Digit, Walk, number
 
 #: cp.async copies 4, 8 or 16 bytes.
 LEAST_ASYNC_BYTES = 4
@@ -90,7 +92,7 @@ class Reader:
     element_bytes: int
     asynchronous: bool
     piece: int  # elements that are loaded under one condition
-    element_step: int  # from one element of a piece to the next
+    element_step: str  # C text: from one element of a piece to the next
     chunk_elements: int
     share: Share
     even: bool  # no step goes past the end of the innermost digit: all threads have the same digits
@@ -111,6 +113,7 @@ class Reader:
     next_step: tuple[str, ...]
     grouped: bool
     split: bool
+    constants: tuple[str, ...]  # definitions of what all of these mention
 
     @property
     def start_parameters(self) -> str:
@@ -164,14 +167,30 @@ def _carried(digit: Digit, outer: Digit, often: bool) -> str:
     return f"{how} ({digit.name} >= {digit.limit}) {{ {digit.name} -= {digit.limit}; ++{outer.name}; }}"
 
 
+def named_digits(problem: ConvProblem, walk: Walk, constants: Constants) -> tuple[Digit, ...]:
+    """The walk's digits; those that are a dim of the filter, or all channels of a group, have its extent's name."""
+    channel = "c_in_group" if problem.groups > 1 else "c"
+    dims = {"c": channel} | {f: f for f in problem.spatial.filter}
+    extents = {d: problem.c_per_group if d == "c" else problem.extent(d) for d in dims}
+    return tuple(
+        replace(d, constant=constants.extent(dims[d.name], d.extent))
+        if not d.end and d.extent == extents.get(d.name)
+        else d
+        for d in walk.digits
+    )
+
+
 def first_digits(digits: Sequence[Digit], first: Expr, scope: lowering.Scope) -> tuple[str, ...]:
     """Lines that make the digits of gemm_k's place `first`.  What goes beyond the digits of constant extents is carried
     among those whose extent is a phase's."""
     inside = max((i for i, d in enumerate(digits) if d.end), default=0)
     extents = {d.name: Integer(d.extent) for d in digits}
     found = {d.name: "0" for d in digits[:inside]}
-    places = decompose(first, [d.name for d in digits[inside:]], lambda name: extents[name])
-    found |= {name: scope.text(e) for name, e in places.items()}
+    called = {d.name: d.constant for d in digits}
+    inner = [d.name for d in digits[inside:]]
+    names = scope.constants.of_index(inner, lambda name: int(extents[name]), called.__getitem__)
+    places = decompose(first, inner, extents.__getitem__)
+    found |= {name: scope.text(e, names) for name, e in places.items()}
     carries = range(inside, 0, -1) if found[digits[inside].name] != "0" else ()
     return (
         *(f"{name} = {text};" for name, text in found.items()),
@@ -179,15 +198,17 @@ def first_digits(digits: Sequence[Digit], first: Expr, scope: lowering.Scope) ->
     )
 
 
-def digit_offset(digits: Sequence[Digit], index: str, constant: int) -> str:
+def digit_offset(digits: Sequence[Digit], index: str, constant: int, names: Names) -> str:
     """C text of the offset that digits make; what is taken away comes last."""
     added = [(d.name, d.step) for d in digits if isinstance(d.step, Size) or d.step > 0]
-    text = lowering.linear(added, index) if added else ""
+    text = lowering.linear(added, index, names) if added else ""
     if isinstance(constant, Size):
         return f"{text or 0} + {lowering.factor(constant)}"
-    parts = [text] * bool(text) + [str(constant)] * (constant > 0)
-    taken = [lowering.linear([(d.name, -d.step)], index) for d in digits if (d.name, d.step) not in added and d.step]
-    taken += [str(-constant)] * (constant < 0)
+    parts = [text] * bool(text) + (names.summands(constant) if constant > 0 else [])
+    taken = [
+        lowering.linear([(d.name, -d.step)], index, names) for d in digits if (d.name, d.step) not in added and d.step
+    ]
+    taken += names.summands(-constant) if constant < 0 else []
     return " - ".join([" + ".join(parts) or "0", *taken])
 
 
@@ -195,7 +216,7 @@ def _moved(digits: Sequence[Digit], dim: str) -> list[str]:
     return [d.name if m.by == 1 else f"{d.name} * {m.by}" for d in digits for m in d.moves if m.dim == dim]
 
 
-def _row_bounds(walk: Walk, rows: Mapping[str, str]) -> tuple[RowBound, ...]:
+def _row_bounds(walk: Walk, rows: Mapping[str, str], scope: lowering.Scope) -> tuple[RowBound, ...]:
     """`rows` is the C text of the row's part of each coordinate."""
     found: list[RowBound] = []
     for b in walk.bounds:
@@ -205,8 +226,14 @@ def _row_bounds(walk: Walk, rows: Mapping[str, str]) -> tuple[RowBound, ...]:
             ]
             bit = found[-1].bit + found[-1].count if found else 0
             name = lowering.coordinate_name(b.dim)
-            found.append(RowBound(name, rows[b.dim], lowering.factor(b.extent), digit.name, digit.extent, by, bit))
+            found.append(RowBound(name, rows[b.dim], _extent(b, scope), digit.name, digit.extent, by, bit))
     return tuple(found)
+
+
+def _extent(bound: Bound, scope: lowering.Scope) -> str:
+    """C text of a bound's extent, in a product or a comparison."""
+    size = isinstance(bound.extent, Size)
+    return lowering.factor(bound.extent) if size else scope.extent(bound.dim, bound.extent)
 
 
 def _wanted(bounds: Sequence[RowBound], outermost: Digit) -> str:
@@ -234,9 +261,9 @@ class Row:
     bounds: tuple[RowBound, ...]
 
 
-def row_text(problem: ConvProblem, walk: Walk, role: str, index: str, constant: int) -> Row:
+def row_text(problem: ConvProblem, walk: Walk, role: str, index: str, constant: int, constants: Constants) -> Row:
     """`constant` is left out of the offset."""
-    scope = lowering.Scope(index, limited=bool(problem.dynamic))
+    scope = lowering.Scope(index, limited=bool(problem.dynamic), constants=constants)
     scope.ranges |= walk.ranges  # of a phase's numbers, too
     group = scope.declare("group", problem.groups)
     if role == "x":
@@ -244,13 +271,15 @@ def row_text(problem: ConvProblem, walk: Walk, role: str, index: str, constant: 
         dims = pixel_dims(problem)
         extents = [walk.extents[d] for d in dims]
         m = scope.declare(name, math.prod(extents))
-        at = lowering.coordinates(scope, m, dims, extents)
+        of_phase = any(walk.extents[d] is not problem.extent(d) and walk.extents[d] != problem.extent(d) for d in dims)
+        at = lowering.coordinates(scope, m, dims, extents, walk_name if of_phase else extent_name)
     else:
         name = "gemm_n"
         at = {"k_in_group": scope.declare(name, problem.k_per_group)}
     values: dict[Expr, Expr] = {symbol(d): e for d, e in {**at, "g": group}.items()}
-    offset = scope.text((walk.row - size_number(constant)).subs(values))
-    bounds = _row_bounds(walk, {b.dim: scope.text(b.row.subs(values)) for b in walk.bounds if b.row is not None})
+    strides = constants.strides(walk.tensor, problem.groups)
+    offset = scope.text((walk.row - size_number(constant)).subs(values), strides)
+    bounds = _row_bounds(walk, {b.dim: scope.text(b.row.subs(values)) for b in walk.bounds if b.row is not None}, scope)
     coordinates = lowering.drop_unused(scope.take(), "\n".join([offset, *(b.row for b in bounds)]))
     return Row(name, tuple(coordinates), offset, bounds)
 
@@ -283,10 +312,11 @@ def reader(
     # offsets that cannot be negative become addresses in fewer instructions and registers
     steps, constant = [step for e, step in walk.of_row.items() if e != 1], walk.of_row.get(Integer(1), 0)
     unsigned = loads.asynchronous and index == "int" and min(steps, default=0) >= 0
-    row = row_text(problem, walk, role, index, constant if unsigned else 0)
-    chunk_scope = lowering.Scope("int")
+    constants = Constants()
+    row = row_text(problem, walk, role, index, constant if unsigned else 0, constants)
+    chunk_scope = lowering.Scope("int", constants=constants)
     first = chunk_scope.declare("first_chunk", covered * split_k if split_k > 1 else tile.k)
-    digits = walk.digits
+    digits, strides = named_digits(problem, walk, constants), constants.strides(walk.tensor, problem.groups)
     wanted = _wanted(row.bounds, digits[0]) if loads.asynchronous else ""
     row_inside = [
         f"u32({' + '.join([f'{b.name}[i]', *_moved(digits, dim)])}) < {b.extent}"
@@ -301,7 +331,7 @@ def reader(
     c_type = bits_type(tensor.element)
     how = f"cp.async of {piece * size} bytes" if loads.asynchronous else f"elements, {piece} at a time"
     what = "pixels" if role == "x" else "output channels"
-    return Reader(
+    made = Reader(
         name=role,
         doc=f"{role}: {tile.rows} {what} by {tile.k} of gemm_k; {how}",
         index=index,
@@ -311,7 +341,7 @@ def reader(
         element_bytes=size,
         asynchronous=loads.asynchronous,
         piece=piece,
-        element_step=digits[-1].step,
+        element_step=lowering.factor(digits[-1].step, strides),
         chunk_elements=chunk_elements,
         share=mine,
         even=even,
@@ -323,8 +353,8 @@ def reader(
         digits=digits,
         digits_at_start=first_digits(digits, first, chunk_scope),
         k_index=k_index,
-        k_offset=digit_offset(digits, k_index, constant if unsigned else 0),
-        k_inside=inside_k(walk, past_end),
+        k_offset=digit_offset(digits, k_index, constant if unsigned else 0, strides),
+        k_inside=inside_k(replace(walk, digits=digits), past_end),
         row_inside=("(taps[i] & wanted) == wanted",) if wanted else tuple(row_inside),
         wanted=wanted,
         next_piece=advance(digits, number(digits, piece)) if pieces > 1 else (),
@@ -332,4 +362,6 @@ def reader(
         next_step=advance(digits, number(digits, tile.k)),
         grouped=problem.groups > 1,
         split=split_k > 1,
+        constants=(),
     )
+    return replace(made, constants=constants.within(str(replace(made, digits=()))))

@@ -49,18 +49,19 @@ class Move:
 @dataclass(frozen=True)
 class Digit:
     """One digit of gemm_k: one unit moves the tensor's offset by `step` elements.  Where its extent is a phase's, `end`
-    is the name of it, and `extent` the most."""
+    is the name of it, and `extent` the most; `constant` is the name of an extent that the source defines."""
 
     name: str
     extent: int
     step: int
     moves: tuple[Move, ...] = ()
     end: str = ""
+    constant: str = ""
 
     @property
     def limit(self) -> str:
         """C text of its extent."""
-        return self.end or str(self.extent)
+        return self.end or self.constant or str(self.extent)
 
 
 @dataclass(frozen=True)

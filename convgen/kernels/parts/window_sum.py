@@ -19,6 +19,7 @@ from convgen.ir import formula
 from convgen.ir.index_map import decompose
 from convgen.ir.integer import floordiv
 from convgen.ir.problem import ConvProblem, Padding, exchanged_dims
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.elementwise import Level, Nest, Pointer, all_zero, element, factor_pointers
 from convgen.kernels.parts.lowering import (
     CONVERSIONS,
@@ -31,6 +32,7 @@ from convgen.kernels.parts.lowering import (
     window,
 )
 
+FILTER_DIMS = ("t", "r", "s")
 #: What a sum reads of x, as far as zeros are concerned: groups, or pairs of a group and an input row.
 Part = Collection[Hashable]
 
@@ -42,9 +44,10 @@ class WindowSum:
     formula: str
     parameters: tuple[str, ...]
     nest: Nest
-    product: str
+    factors: tuple[tuple[str, str], ...]  # their tensors, and C text
     name: str = "window_sum"
     of: str = "its own window and group"
+    constants: tuple[str, ...] = ()
 
 
 def window_sum(
@@ -59,13 +62,15 @@ def window_sum(
     assignment, says which pixels of x the taps bring.  `sizes` that a call decides are the last parameters.
     """
     sp = problem.spatial
-    scope = Scope(index_type(problem, ()), limited=bool(problem.dynamic))
+    constants = Constants()
+    scope = Scope(index_type(problem, ()), limited=bool(problem.dynamic), constants=constants)
     named = [d for d in ("n", *sp.output, "k") if d not in dims and not whole]
     at = all_zero(problem) | {d: scope.declare(d, problem.extent(d)) for d in named}
     if name:
         number = scope.declare(name, math.prod(problem.extent(d) for d in dims))
+        names = scope.constants.of_index(dims, problem.extent)
         for dim, value in decompose(number, dims, lambda d: formula.number(problem.extent(d))).items():
-            at[dim] = scope.let(dim, value, problem.extent(dim))
+            at[dim] = scope.let(dim, value, problem.extent(dim), names=names)
     group = scope.let("group", floordiv(at["k"], Integer(problem.k_per_group)), problem.groups)
     nest = Nest(scope.take())
     backward = exchanged_dims()
@@ -81,13 +86,13 @@ def window_sum(
             nest.add([f"if ({any_fails(tests)}) return {CONVERSIONS['f32'].nan};"])
         else:
             nest.only_where(tests)
-    c = _loop(nest, scope, "c", problem.c_per_group)
+    c = _loop(nest, scope, "c", problem.c_per_group, problem.groups > 1)
     last = {f: problem.extent(f) - 1 - at[f] for f in sp.filter} if mirrored else {}
     x, w = (
-        load(t.dtype, f"{t.role}[{offset(scope, t, place)}]", "f32")
-        for t, place in (
-            (problem.x, {**at, "c": group * problem.c_per_group + c}),
-            (problem.w, {**at, **last, "c": c, "g": group, "k_in_group": at["k"] - group * problem.k_per_group}),
+        load(t.dtype, f"{t.role}[{offset(scope, t, place, groups)}]", "f32")
+        for t, groups, place in (
+            (problem.x, problem.groups, {**at, "c": group * problem.c_per_group + c}),
+            (problem.w, 1, {**at, **last, "c": c, "g": group, "k_in_group": at["k"] - group * problem.k_per_group}),
         )
     )
     nest.drop_unused(x + w)
@@ -99,7 +104,8 @@ def window_sum(
             *(f"{scope.index} {name}" for name in (*coordinates, *sizes)),
         ),
         nest,
-        f"{x} * {w}",
+        (("x", x), ("w", w)),
+        constants=constants.within(f"{nest}{x}{w}"),
     )
 
 
@@ -108,12 +114,15 @@ def filter_sum(problem: ConvProblem) -> WindowSum:
 
     Its parameters are x, y and the element's `offset` in w."""
     sp = problem.spatial
-    scope = Scope(index_type(problem, ()))
+    constants = Constants()
+    scope = Scope(index_type(problem, ()), constants=constants)
     extents = {d: problem.c_per_group if d == "c" else problem.extent(d) for d in problem.w.dims}
     at = all_zero(problem)
     number = scope.declare("offset", problem.w.size)
+    filter_dims = ["c_in_group" if d == "c" and problem.groups > 1 else d for d in problem.w.dims]
+    names = scope.constants.of_index(filter_dims, lambda d: extents["c" if d == "c_in_group" else d])
     for dim, value in decompose(number, problem.w.dims, lambda d: Integer(extents[d])).items():
-        at[dim] = scope.let(coordinate_name(dim), value, extents[dim])
+        at[dim] = scope.let(coordinate_name(dim), value, extents[dim], names=names)
     group = scope.let("group", floordiv(at["k"], Integer(problem.k_per_group)), problem.groups)
     nest = Nest(scope.take())
     at["n"] = _loop(nest, scope, "n", problem.n)
@@ -123,14 +132,15 @@ def filter_sum(problem: ConvProblem) -> WindowSum:
         nest.add(scope.take())
         nest.only_where(tests)
     x, y = (
-        load(t.dtype, f"{t.role}[{offset(scope, t, place)}]", "f32")
+        load(t.dtype, f"{t.role}[{offset(scope, t, place, problem.groups)}]", "f32")
         for t, place in ((problem.x, {**at, "c": group * problem.c_per_group + at["c"]}), (problem.y, at))
     )
     nest.drop_unused(y + x)
     pointers = [p.declaration for p in gradient_pointers(problem)]
     return WindowSum(
         f"{element('w', problem.w.dims)} before the epilogue", (*pointers, f"{scope.index} offset"), nest,
-        f"{y} * {x}", "filter_sum", "the pixels that its tap reads",
+        (("y", y), ("x", x)), "filter_sum", "the pixels that its tap reads",
+        constants.within(f"{nest}{x}{y}"),
     )  # fmt: skip
 
 
@@ -139,11 +149,14 @@ def gradient_pointers(problem: ConvProblem) -> tuple[Pointer, ...]:
     return tuple(Pointer(t.role, t.dtype, t.role) for t in (problem.x, problem.y))
 
 
-def _loop(nest: Nest, scope: Scope, dim: str, extent: int) -> Expr:
+def _loop(nest: Nest, scope: Scope, dim: str, extent: int, grouped: bool = False) -> Expr:
     """A loop, unless over one value.  It ends where the sum has become a NaN, which it stays."""
     counter = scope.declare(dim, extent)
     if extent > 1:
-        opening = f"for ({scope.index} {dim} = 0; {dim} < {extent} && sum == sum; ++{dim})"
+        # a kernel that folds rows calls those of its own filters R
+        named = "" if dim in FILTER_DIMS else "c_in_group" if grouped and dim == "c" else dim
+        limit = scope.extent(named, extent) if named else str(extent)
+        opening = f"for ({scope.index} {dim} = 0; {dim} < {limit} && sum == sum; ++{dim})"
         nest.levels.append(Level(opening, before=["#pragma unroll 1"]))
     return counter
 

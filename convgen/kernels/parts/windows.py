@@ -21,6 +21,7 @@ from convgen.kernels.parts.columns import (
     thread_coordinates,
     units_of,
 )
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.elementwise import Kernel, Nest, Pointer, all_zero, element, fill, window_formulas
 from convgen.kernels.parts.lowering import CONVERSIONS, Condition, Scope, all_hold, index_type, offset, window
 
@@ -36,7 +37,8 @@ def im2col(problem: ConvProblem, entry: str, buffer: str, sliced: bool, form: st
     x, lowered = problem.x, lowered_of(problem)
     comment, channels = FORMS[form]
     looped = {*problem.spatial.filter, *channels}
-    scope = Scope(index_type(problem, (lowered.size,)))
+    constants = Constants(problem.result)
+    scope = Scope(index_type(problem, (lowered.size,)), constants=constants)
     own = _without(lowered, looped)
     head = head_of(lowered) if sliced else 0
     at = all_zero(problem) | thread_coordinates(scope, own.dims, own.extents, head, "row" if sliced else "", sliced)
@@ -67,6 +69,7 @@ def im2col(problem: ConvProblem, entry: str, buffer: str, sliced: bool, form: st
         per_unit,
         "row" if sliced else "",
         {"nest": nest, "target": f"lowered[{target}]", "value": value},
+        constants=constants,
     )
 
 

@@ -23,8 +23,9 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts import lane_columns, lowering, output
 from convgen.kernels.parts.axes import Axis, axes
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.cost import on
 from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, sizes, window_formulas
 from convgen.kernels.parts.image_count import image_limits, image_obstacles
@@ -137,11 +138,6 @@ class Layout(base.Layout[Config]):
         return self.out_channels * self.config.slice
 
     @property
-    def row_chunks(self) -> int:
-        """Chunks of a row of the halo tile."""
-        return self.halo_columns * self.chunks
-
-    @property
     def per_word(self) -> int:
         """Elements of a word."""
         return output.WORD // self.element_bytes
@@ -187,7 +183,7 @@ class Layout(base.Layout[Config]):
         """For each lane of a quad, and each of a joined group's warps, the groups of its sums of a pixel."""
         lanes: list[list[Part]] = []
         for first, lane in product(range(0, self.out_channels, self.warp_n), range(4)):
-            columns = (first + output.lane_column(self.run, place, lane) for place in range(self.warp_n // 4))
+            columns = (first + lane_columns.lane_column(self.run, place, lane) for place in range(self.warp_n // 4))
             lanes.append([{column // self.problem.k_per_group} for column in columns])
         return lanes
 
@@ -311,9 +307,11 @@ class SmallGroups(base.Kernel[Config, Layout]):
         result = output.result(problem, maps, layout.columns, output.CHANNEL, layout.run, layout.mma.accumulator)
         digits = (
             Digit("row", layout.halo_rows, 0),
-            Digit("column", layout.halo_columns, 0),
+            Digit("column", layout.halo_columns, 0, constant="halo_columns"),
             Digit("chunk", layout.chunks, 0),
         )
+        of_x, of_w = Constants(), Constants()
+        terms = [("n", problem.x.stride("n")), ("h", problem.x.stride("h")), ("in_w", problem.x.stride("w"))]
         return render(
             "small_groups/kernel.cu.j2",
             plan,
@@ -331,15 +329,19 @@ class SmallGroups(base.Kernel[Config, Layout]):
             w_source=output.as_bits(problem.w, bits_type),
             run=layout.run,
             run_pairs=layout.run // 2,
-            column_of=output.column_of(layout.run),
+            column_of=lane_columns.column_of(layout.run),
             accumulator=lowering.ACCUMULATORS[layout.mma.accumulator].c_type,
             result=result,
             next_copy=advance(digits, number(digits, layout.threads)),
             window_sum=window_sum(problem, "gemm_m", output.pixel_dims(problem)) if _zeros(layout) else None,
             look=look(layout.owners, fragment_place(layout.warp_n // 4)),
-            lane_column=output.lane_column_text(layout.run, "column"),
-            x_strides=problem.x,
-            w_offset=lowering.filter_offset(problem, "k"),
+            lane_column=lane_columns.lane_column_text(layout.run, "column"),
+            x_offset=lowering.linear(terms, "int", of_x.strides(problem.x)),
+            height=of_x.extent("h", layout.axes[0].input),
+            width=of_x.extent("w", layout.axes[1].input),
+            w_offset=lowering.filter_offset(problem, "k", of_w),
+            of_x=of_x,
+            of_w=of_w,
         )
 
 

@@ -16,7 +16,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import line_cost, line_limits, line_source, lines, output
+from convgen.kernels.parts import lane_columns, line_cost, line_limits, line_source, lines, output
 from convgen.kernels.parts.limits import WARP
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, MMAS, ROWS, Mma, math_obstacles, maths, mma_obstacles
 from convgen.kernels.parts.window_sum import window_sum
@@ -135,7 +135,7 @@ class StemMma(base.Kernel[Config, Layout]):
             plan,
             multiply=layout.multiply,
             window_sum=window_sum(problem, "gemm_m", output.pixel_dims(problem)) if layout.apart else None,
-            lane_column=output.lane_column_text(layout.run, "place"),
+            lane_column=lane_columns.lane_column_text(layout.run, "place"),
             **line_source.values(layout),
         )
 

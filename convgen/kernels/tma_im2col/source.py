@@ -19,11 +19,12 @@ from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.parts import fragments, image_operands, lowering, operand_tiles, result_tiles
 from convgen.kernels.parts.assignment import assignment
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.hopper import COLUMNS_BOX, SWIZZLE_FIELD, products, register_split
 from convgen.kernels.parts.window_sum import WindowSum, fragment_place, look, window_sum
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.layout import Layout
-from convgen.kernels.tma_im2col.phases import phase_text, walk
+from convgen.kernels.tma_im2col.phases import phase_text, walk, walk_names
 from convgen.kernels.tma_im2col.prologue import last_pixel, prologue
 
 
@@ -32,9 +33,10 @@ def source(plan: Plan, layout: Layout) -> str:
     # long: a line for each value of the template
     config, g = layout.config, layout.gemm
     problem, sp = g.problem, g.problem.spatial
-    load_from, phases = _loads_from(layout), phase_text(layout)
+    constants = Constants()
+    load_from, phases = _loads_from(layout), phase_text(layout, constants)
     m0 = "first_m" if load_from else "m0"
-    first = _start(layout, m0)
+    first = _start(layout, m0, constants)
     finds_pixels = g.pointwise or any(m0 in text for _, text in first)
     vector, store = g.store_vector, fragments.store(problem)
     epilogue_of = fragments.of_gemm_elements if config.swap_ab else fragments.of_pairs
@@ -61,6 +63,7 @@ def source(plan: Plan, layout: Layout) -> str:
         advance=_advance(taps, config),
         tap_index=_tap_index(layout, taps),
         start=first,
+        extents=() if g.pointwise else constants.all,
         b_taps_outside=g.taps_outside,
         b_columns=g.b_columns,
         b_boxes=layout.b_boxes,
@@ -167,14 +170,14 @@ def _taps(layout: Layout) -> list[Tap]:
     ]
 
 
-def _start(layout: Layout, m0: str) -> list[tuple[str, str]]:
+def _start(layout: Layout, m0: str, constants: Constants) -> list[tuple[str, str]]:
     """The coordinates of x at which the windows of a tile begin, and C text of them, from its first pixel `m0`."""
     g, problem, sp = layout.gemm, layout.gemm.problem, layout.gemm.problem.spatial
     if g.phases:
-        at, ranges = walk(layout, symbol(m0))
+        (at, ranges), names = walk(layout, symbol(m0)), walk_names(layout, constants)
         corners = zip(sp.input, sp.output, g.axes, strict=True)
         found = {"n": at["n"]} | {i: at[o] + axis.lower for i, o, axis in corners}
-        return [(lowering.coordinate_name(d), c_expr(e, ranges)) for d, e in found.items()]
+        return [(lowering.coordinate_name(d), c_expr(e, ranges, names=names)) for d, e in found.items()]
     m = variable(m0, problem.output_pixels)
     start = derive(
         problem,
@@ -183,9 +186,9 @@ def _start(layout: Layout, m0: str) -> list[tuple[str, str]]:
         | {f: Integer(0) for f in sp.filter}
         | {"c": Integer(0), "k": Integer(0)},
     )
-    symbols = lowering.symbols(problem)
+    symbols, names = lowering.symbols(problem), constants.of_index(("n", *sp.output), problem.extent)
     found = {d: integer.simplify(start.loop[d], start.ranges) for d in ("n", *sp.input)}
-    return [(lowering.coordinate_name(d), c_expr(e, start.ranges, symbols)) for d, e in found.items()]
+    return [(lowering.coordinate_name(d), c_expr(e, start.ranges, symbols, names)) for d, e in found.items()]
 
 
 def _pointers(problem: ConvProblem) -> dict[str, str]:

@@ -11,6 +11,7 @@ from convgen.codegen.render import render
 from convgen.ir.index_map import decompose, derive, variable
 from convgen.ir.plan import Plan
 from convgen.kernels.parts import gradient, lowering
+from convgen.kernels.parts.constants import Constants, extent_name, walk_name
 from convgen.kernels.parts.hopper import SWIZZLE_FIELD, register_split
 from convgen.kernels.parts.window_axis import WindowAxis
 from convgen.kernels.parts.window_sum import filter_sum, gradient_pointers
@@ -25,6 +26,7 @@ def source(plan: Plan, layout: Layout) -> str:
     config, g = layout.config, layout.gemm
     problem, sp = g.problem, g.problem.spatial
     stored = gradient.stored(layout.problem, layout.left, bool(config.lower_rows), config.sums)
+    constants = Constants()
     return render(
         "tma_wgrad/kernel.cu.j2",
         plan,
@@ -46,7 +48,8 @@ def source(plan: Plan, layout: Layout) -> str:
         registers=register_split(config.consumers, config.blocks),
         rank=problem.rank + 2,
         place=_place(layout),
-        start=_start(layout),
+        start=_start(layout, constants),
+        extents=constants,
         x_at=[lowering.coordinate_name(d) for d in sp.input],
         offsets=[
             {"dim": f, "extent": problem.extent(f), "step": a.offset_step}
@@ -174,16 +177,19 @@ def _place(layout: Layout) -> list[str]:
     ]
 
 
-def _start(layout: Layout) -> dict[str, str]:
+def _start(layout: Layout, constants: Constants) -> dict[str, str]:
     """C text of where a step's walks begin, of its first `pixel`: x's coordinates, and y's where it is walked, too."""
     problem, sp = layout.gemm.problem, layout.gemm.problem.spatial
     walked = dict(zip(sp.output, layout.gemm.walked(layout.shared_axes), strict=True))
     pixel = variable("pixel", layout.pixels)
-    loop = decompose(pixel.symbol, ("n", *sp.output), lambda d: Integer(walked.get(d) or problem.extent(d)))
+    extents = {d: walked.get(d) or problem.extent(d) for d in ("n", *sp.output)}
+    as_y = all(problem.extent(d) == extents[d] for d in sp.output)
+    names = constants.of_index(("n", *sp.output), extents.__getitem__, extent_name if as_y else walk_name)
+    loop = decompose(pixel.symbol, ("n", *sp.output), lambda d: Integer(extents[d]))
     taps = {f: Integer(0) for f in sp.filter}
     at = derive(problem, (pixel,), loop | taps | {"c": Integer(0), "k": Integer(0)}).simplified().loop
     return {
-        lowering.coordinate_name(d): c_expr(at[d], {pixel.symbol: (0, pixel.extent - 1)})
+        lowering.coordinate_name(d): c_expr(at[d], {pixel.symbol: (0, pixel.extent - 1)}, names=names)
         for d in ("n", *sp.output, *sp.input)
     }
 

@@ -1,0 +1,158 @@
+"""Named numbers of generated source: the extents by which an index is divided, and the strides of tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from convgen.codegen.c_expr import NO_NAMES, Names
+from convgen.ir.size import Size
+from convgen.ir.tensor import Tensor
+
+#: Names of extents in formulas and constants, where they are not the dim in capitals.
+EXTENT_NAMES = {"c_in_group": "Cg", "k_in_group": "Kg"}
+#: The names in the order in which they are defined.
+EXTENTS = ("N", "C", "Cg", "D", "H", "W", "K", "Kg", "T", "R", "S", "O", "P", "Q", "walk_o", "walk_p", "walk_q")
+
+#: What they are, where the name does not say it.
+COMMENTS = {
+    "Cg": "  // input channels of a group",
+    "Kg": "  // output channels of a group",
+    "walk_o": "  // planes of an image, as pixels are walked",
+    "walk_p": "  // rows of an image, as pixels are walked",
+    "walk_q": "  // pixels of a row, as they are walked",
+}
+
+
+def walk_name(dim: str) -> str:
+    """Of an extent of a walk over pixels of y that differs from y's: over more of them, or those of a phase."""
+    return f"walk_{dim}"
+
+
+def extent_name(dim: str) -> str:
+    return EXTENT_NAMES.get(dim, dim.upper())
+
+
+@dataclass
+class Constants:
+    """The constants of a function's text, while that is made: those that it mentions, in order.
+
+    A name has one value.  Where another number has it already, a number stands for itself.  Operands and results that
+    lie in memory as the `result` does have its strides.  Text with no place where they are `defined` has none.
+    """
+
+    result: Tensor | None = None
+    defined: bool = True
+
+    _known: dict[str, int] = field(default_factory=dict)
+    _mentioned: dict[str, None] = field(default_factory=dict)
+
+    def within(self, text: str) -> tuple[str, ...]:
+        """C text that defines those which a text has: extents first, the strides of a tensor together.
+
+        Not all that were mentioned are left: lines that nothing needs are dropped in the end."""
+        return self.parted(text)[0]
+
+    def parted(self, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Those that a text has, and the others."""
+        within = [name for name in self._mentioned if re.search(rf"\b{name}\b", text)]
+        return self._defined(within), self._defined([name for name in self._mentioned if name not in within])
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """C text that defines those which were mentioned."""
+        return self._defined([*self._mentioned])
+
+    def _defined(self, names: Sequence[str]) -> tuple[str, ...]:
+        strides: dict[str, list[str]] = {}
+        for name in names:
+            if (tensor := name.partition("_stride_")[0]) != name:
+                strides.setdefault(tensor, []).append(name)
+        order = {name: i for i, name in enumerate(EXTENTS)}
+        extents = sorted((name for name in names if "_stride_" not in name), key=lambda name: order.get(name, -1))
+        told = (
+            ", ".join(
+                f"{name} = {self._known[name]}" for name in sorted(names, key=self._known.__getitem__, reverse=True)
+            )
+            for names in strides.values()
+        )
+        return (
+            *(f"{name} = {self._known[name]};{COMMENTS.get(name, '')}" for name in extents),
+            *(f"{text};  // in elements" for text in told),
+        )
+
+    def extent(self, dim: str, value: int) -> str:
+        """C text of a dim's extent; 1 stands for itself, since a dim of one element may not be the problem's."""
+        name = extent_name(dim)
+        if value == 1 or not self._takes(name, value):
+            return str(value)
+        self._mention(name)
+        return name
+
+    def strides(self, tensor: Tensor, groups: int = 1, index: Names = NO_NAMES) -> Names:
+        """Of offsets into a tensor, by the name that it has in the source; also from a group of channels to the next.
+        An `index` that coordinates follow from is divided by the numbers that it names."""
+        pointer = {
+            "operand": f"operand_{tensor.name}",
+            "result": f"result_{tensor.name}",
+            "workspace": tensor.name,
+        }.get(tensor.role, tensor.role)
+        if self.result and (tensor.dims, tensor.strides) == (self.result.dims, self.result.strides):
+            pointer = self.result.role
+        named = {
+            stride: f"{pointer}_stride_{dim}"
+            for dim, extent, stride in zip(tensor.dims, tensor.extents, tensor.strides, strict=True)
+            if not isinstance(stride, Size) and extent != 1 and stride > 1
+        }
+        for dim, extent, stride in zip(tensor.dims, tensor.extents, tensor.strides, strict=True):
+            if dim in ("c", "k") and groups > 1 and extent > groups and not isinstance(stride, Size):
+                named.setdefault(extent // groups * stride, f"{pointer}_stride_group")
+        strides = {s: name for s, name in named.items() if self._takes(name, s)}
+        return Names(strides, index.divisors, index.moduli, self._mention)
+
+    def of_index(
+        self, dims: Sequence[str], extent: Callable[[str], int], name: Callable[[str], str] = extent_name
+    ) -> Names:
+        """Of an index over dims, outermost first, that is divided into coordinates."""
+        divisors: dict[int, tuple[str, ...]] = {}
+        moduli: dict[tuple[int, int], tuple[str, ...]] = {}
+        inner = 1
+        for end in range(len(dims), 0, -1):
+            if isinstance(extent(dims[end - 1]), Size):
+                break
+            names: tuple[str, ...] = ()
+            count = 1
+            for dim in reversed(dims[1:end]):
+                if isinstance(extent(dim), Size) or not self._takes(name(dim), extent(dim)):
+                    break
+                count *= extent(dim)
+                if extent(dim) > 1:
+                    names = (name(dim), *names)
+                if inner == 1:
+                    divisors.setdefault(count, names)
+                moduli.setdefault((inner, count), names)
+            inner *= extent(dims[end - 1])
+        return Names(divisors=divisors, moduli=moduli, mention=self._mention)
+
+    def of_place(self, dims: Sequence[str], extents: Mapping[str, int]) -> Names:
+        """Of a number over dims, outermost first, that is made from coordinates: products of the extents further in."""
+        steps: dict[int, str] = {}
+        step, name = 1, ""
+        for dim in reversed(dims[1:]):
+            if not self._takes(extent_name(dim), extents[dim]):
+                break
+            step, name = step * extents[dim], f"{extent_name(dim)} * {name}" if name else extent_name(dim)
+            steps[step] = name
+
+        def mention(product: str) -> None:
+            for one in product.split(" * "):
+                self._mention(one)
+
+        return Names({step: name for step, name in steps.items() if step > 1}, mention=mention)
+
+    def _takes(self, name: str, value: int) -> bool:
+        return self.defined and bool(name) and self._known.setdefault(name, value) == value
+
+    def _mention(self, name: str) -> None:
+        self._mentioned.setdefault(name)
