@@ -102,7 +102,7 @@ HARMLESS = (
     Excuse(
         "moved: sync_consumer moved behind request",
         "a tile has as many epilogue tiles as there are slots: no more are requested",
-        source=r"(?s)constexpr int pixels = (96;.*constexpr int epi_tile_pixels = 48|128;.*constexpr int epi_tile_pixels = 64);",
+        source=r"(?s)constexpr int pixels = (96;.*int epi_tile_pixels = 48|128;.*int epi_tile_pixels = 64);",
     ),
     Excuse("moved: cluster_wait moved behind for", "the loop stores sums that no other block touches"),
     Excuse(r"barrier: barrier 1 for \d", "all consumers meet there before any meets at its own", was="256|384"),
@@ -127,7 +127,7 @@ HARMLESS = (
         above=r"store\(free_tile",
     ),
     Excuse("guard: .*", "such a sum is made, and not stored", was=r"value = window_sum"),
-    Excuse("guard: <= for <", "an operand's pixel is loaded for a result that is not stored", was=r"bool kept = .*line <"),
+    Excuse("guard: <= for <", "an operand's pixel is loaded, whose result is not stored", was=r"bool kept = .*line <"),
     Excuse(
         "stage: not carried on",
         "each phase has one tap",
