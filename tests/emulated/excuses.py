@@ -67,7 +67,7 @@ HARMLESS = (
         "removed: wgmma_fence removed|moved: wgmma_fence moved behind (for|wgmma_.*)",
         "the last of several blocks of channels, whose sums only wgmma has touched since the fence before",
         above="weight_full_barriers",
-        source="block < channel_blocks - 1",
+        source=r"block < (channel_blocks - 1|halos - T)\)",
     ),
     Excuse(
         "(removed|moved): fence_mbarrier_init .*",
@@ -135,6 +135,12 @@ HARMLESS = (
         source=r"(?s)filter w: f16\[k=392, r=2, s=2,.*constexpr int phase_count = 4;",
     ),
     Excuse("guard: >= for >", "both give zero", was="leaky_relu"),
+    Excuse(
+        "guard: (>= for >|<= for <)",
+        "no tile that begins where a block does, nor the last one, is in parts",
+        was=r"first_of\(block - 1\) > tile|gemm_m < GEMM_M && gemm_n < GEMM_N",
+        source=r"(?s)constexpr int GEMM_M = 9450;.*convgen_stream_k_finish",
+    ),
     Excuse("guard: <= for <", "no step is as late", was=r"if \(step < k_steps\)"),
     Excuse(
         "guard: <= for <",
@@ -432,7 +438,7 @@ HARMLESS = (
 #: The kernel is wrong, and the emulator can't see it.
 UNSEEN = (
     Excuse(
-        "moved: sync_consumer moved behind mbarrier_arrive",
+        "moved: sync_consumer moved behind mbarrier_arrive|removed: sync_consumer removed",
         "a warp would have to sleep through two turns, with one step each",
         above="nothing else keeps a slow warp",
     ),

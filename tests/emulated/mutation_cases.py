@@ -29,7 +29,7 @@ from convgen.ir.problem import ConvProblem, Op
 
 _STREAM_K = """
 conv stream_k {
-  input  x: f16[n=118, h=7, w=9, c=56]
+  input  x: f16[n=150, h=7, w=9, c=56]
   filter w: f16[k=168, r=3, s=1, c=56]
   output y: f16[n, p, q, k]
   pad h=1
@@ -37,7 +37,7 @@ conv stream_k {
     operand b: f32[k]
     y = relu(acc + b)
   }
-  strategy tma_im2col { swap_ab 0  tile m=128 n=80 k=64  stages 2  consumers 2  schedule cooperative  stream_k 1 }
+  strategy tma_im2col { swap_ab 0  tile m=64 n=80 k=64  stages 2  consumers 1  schedule cooperative  stream_k 1 }
   target sm_90a
 }
 """
@@ -46,16 +46,16 @@ conv stream_k {
 MODES: Mapping[str, str] = {
     "stream-K, tiles in parts": _STREAM_K,
     **{
-        f"sums, {how}": sums_spec(f"tma_im2col, {how}").replace("n=3", "n=21").replace("stages 2", f"stages 2  {more}")
-        for how, more in {
-            "swap_ab": "k_blocks 1  split_k 1",
-            "split_k": "k_blocks 1",
-            "strided dgrad": "k_blocks 1",
+        f"sums, {how}": sums_spec(f"tma_im2col, {how}").replace("n=3", "n=21").replace("stages 2", ring)
+        for how, ring in {
+            "swap_ab": "stages 2  k_blocks 1  split_k 1",
+            "split_k": "stages 4  k_blocks 1  cluster 2",
+            "strided dgrad": "stages 2  k_blocks 1",
         }.items()
     },
     **{
-        f"sums of images, {how}": SUMS_OF_IMAGES[how].replace("n=3", "n=21").replace("stages 2", "stages 2  k_blocks 1")
-        for how in ("rows", "swap_ab")
+        f"sums of images, {how}": SUMS_OF_IMAGES[how].replace("n=3", "n=21").replace("stages 2", ring)
+        for how, ring in dict.fromkeys(("rows", "swap_ab"), "stages 4  k_blocks 1  cluster 2").items()
     },
     "mma_wgrad, slices": READ_SUMS["mma_wgrad, slices"].replace("n=2, h=6, w=5", "n=23, h=6, w=6"),
     **{
