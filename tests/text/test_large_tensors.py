@@ -24,6 +24,9 @@ PROBLEMS: dict[str, ConvProblem] = {
     "many channels": make("fprop", 1, 8192, 8, (512, 600), (3, 3), pad=1, stride=4),
     "many output channels": make("fprop", 1, 8, 8192, (512, 600), (3, 3), pad=1),
     "large images": make("fprop", 2, 4, 4, (12000, 24000), (3, 3), pad=1),
+    "images of 2^31 elements": make("fprop", 2, 64, 64, (6000, 6000), (3, 3), pad=1),
+    "such images, a filter a channel": make("fprop", 2, 64, 64, (6000, 6000), (3, 3), pad=1, groups=64),
+    "such images, groups": make("fprop", 2, 64, 64, (6000, 6000), (3, 3), pad=1, groups=4),
     "groups": make("fprop", 3, 2048, 2048, (700, 512), (3, 3), pad=1, groups=64),
     "a filter a channel": make("fprop", 4, 1024, 1024, (1024, 600), (3, 3), pad=1, groups=1024),
 }
@@ -79,15 +82,24 @@ def test_parts_of_sums_of_2_31_elements_have_offsets_that_fit(dims: tuple[str, .
 def overflows(source: str, problem: ConvProblem, groups: int) -> list[str]:
     """Products of a coordinate, which is an int, and a number that do not fit an int."""
     code = re.sub(r"//.*", "", source.partition("// ---- kernel")[2])
+    found = [f"{name} = {number}" for name, number in constants(code, "int") if int(number) > INT_MAX]
+    for name, number in constants(code, "int"):  # a wide one makes a product wide
+        code = re.sub(rf"\b{name}\b(?! = )", number, code)
     wide = {"long long"} | set(re.findall(r"long long (\w+)", code))
     extents = {d: problem.extent(d) for d in ("n", *problem.spatial.input, *problem.spatial.output)}
     extents |= {"gemm_m": problem.output_pixels, "image": problem.n, "group": groups}
     extents |= {"c": problem.c // groups, "k": problem.k, "gemm_n": problem.k // groups}
-    return [
+    return found + [
         f"{name} * {number}"
         for cast, name, number in re.findall(r"(\(long long\))?\b(\w+) \* (\d+)\b", code)
         if not cast and name not in wide and extents.get(name, 0) * int(number) > INT_MAX
     ]
+
+
+def constants(code: str, c_type: str) -> list[tuple[str, str]]:
+    """The numbers of a type that a source names."""
+    definitions = re.findall(rf"constexpr {c_type} (\w+ = \d+(?:, \w+ = \d+)*);", code)
+    return [(name, number) for text in definitions for name, number in re.findall(r"(\w+) = (\d+)", text)]
 
 
 def test_far_taps_are_not_walked_to() -> None:

@@ -14,7 +14,7 @@ from convgen.ir.integer import symbol
 from convgen.ir.plan import Plan
 from convgen.kernels.mma_wgrad.layout import CHUNK, ELEMENT, Layout
 from convgen.kernels.parts import gradient
-from convgen.kernels.parts.constants import Constants
+from convgen.kernels.parts.constants import Constants, Definition
 from convgen.kernels.parts.elementwise import Pointer, window_formulas
 from convgen.kernels.parts.lowering import coordinate_name, drop_unused, index_type
 from convgen.kernels.parts.mma import MMAS
@@ -40,7 +40,7 @@ class Walk:
     inside: tuple[str, ...]
     x: str
     y: str
-    constants: tuple[str, ...]  # definitions of what all of these mention
+    constants: tuple[Definition, ...]  # definitions of what all of these mention
 
 
 def walk(layout: Layout) -> Walk:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from convgen.codegen.c_expr import NO_NAMES, Names
+from convgen.codegen.c_expr import INT_MAX, NO_NAMES, Names
 from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor
 
@@ -34,6 +35,13 @@ def extent_name(dim: str) -> str:
     return EXTENT_NAMES.get(dim, dim.upper())
 
 
+class Definition(NamedTuple):
+    """C text that defines constants, and whether it takes 64 bits."""
+
+    text: str
+    wide: bool
+
+
 @dataclass
 class Constants:
     """The constants of a function's text, while that is made: those that it mentions, in order.
@@ -48,39 +56,38 @@ class Constants:
     _known: dict[str, int] = field(default_factory=dict)
     _mentioned: dict[str, None] = field(default_factory=dict)
 
-    def within(self, text: str) -> tuple[str, ...]:
-        """C text that defines those which a text has: extents first, the strides of a tensor together.
+    def within(self, text: str) -> tuple[Definition, ...]:
+        """Those which a text has: extents first, the strides of a tensor together.
 
         Not all that were mentioned are left: lines that nothing needs are dropped in the end."""
         return self.parted(text)[0]
 
-    def parted(self, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def parted(self, text: str) -> tuple[tuple[Definition, ...], tuple[Definition, ...]]:
         """Those that a text has, and the others."""
         within = [name for name in self._mentioned if re.search(rf"\b{name}\b", text)]
         return self._defined(within), self._defined([name for name in self._mentioned if name not in within])
 
     @property
-    def all(self) -> tuple[str, ...]:
-        """C text that defines those which were mentioned."""
+    def all(self) -> tuple[Definition, ...]:
+        """Those which were mentioned."""
         return self._defined([*self._mentioned])
 
-    def _defined(self, names: Sequence[str]) -> tuple[str, ...]:
+    def _defined(self, names: Sequence[str]) -> tuple[Definition, ...]:
         strides: dict[str, list[str]] = {}
         for name in names:
             if (tensor := name.partition("_stride_")[0]) != name:
                 strides.setdefault(tensor, []).append(name)
         order = {name: i for i, name in enumerate(EXTENTS)}
         extents = sorted((name for name in names if "_stride_" not in name), key=lambda name: order.get(name, -1))
-        told = (
-            ", ".join(
-                f"{name} = {self._known[name]}" for name in sorted(names, key=self._known.__getitem__, reverse=True)
-            )
-            for names in strides.values()
-        )
         return (
-            *(f"{name} = {self._known[name]};{COMMENTS.get(name, '')}" for name in extents),
-            *(f"{text};  // in elements" for text in told),
+            *(self._definition([name], COMMENTS.get(name, "")) for name in extents),
+            *(self._definition(names, "  // in elements") for names in strides.values()),
         )
+
+    def _definition(self, names: Sequence[str], comment: str) -> Definition:
+        largest_first = sorted(names, key=self._known.__getitem__, reverse=True)
+        text = ", ".join(f"{name} = {self._known[name]}" for name in largest_first)
+        return Definition(f"{text};{comment}", self._known[largest_first[0]] > INT_MAX)
 
     def extent(self, dim: str, value: int) -> str:
         """C text of a dim's extent; 1 stands for itself, since a dim of one element may not be the problem's."""

@@ -15,7 +15,7 @@ from convgen.ir.integer import symbol
 from convgen.ir.plan import Launch, Param
 from convgen.ir.problem import PLACES, ConvProblem, Padding
 from convgen.ir.tensor import Tensor
-from convgen.kernels.parts.constants import Constants, extent_name
+from convgen.kernels.parts.constants import Constants, Definition, extent_name
 from convgen.kernels.parts.limits import BLOCK
 from convgen.kernels.parts.lowering import (
     Condition,
@@ -92,7 +92,7 @@ class Kernel:
         return (*(p.declaration for p in self.pointers), *(f"int {name}" for name in (*self.sizes, *self._slice(0, 0))))
 
     @property
-    def named(self) -> tuple[str, ...]:
+    def named(self) -> tuple[Definition, ...]:
         """Definitions of the constants that its text mentions."""
         return self.constants.within(str(self.text))
 

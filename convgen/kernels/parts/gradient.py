@@ -21,7 +21,7 @@ from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Obstacle
 from convgen.kernels.parts import lowering, output, sums
-from convgen.kernels.parts.constants import Constants
+from convgen.kernels.parts.constants import Constants, Definition
 from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, epilogue_pointers
 from convgen.kernels.parts.sum_order import ATOMIC, ORDERED
 from convgen.kernels.parts.window_sum import gradient_pointers
@@ -85,7 +85,7 @@ class Stored:
     four: bool
     four_type: str
     all_four: str
-    constants: tuple[str, ...]  # definitions of what `offset` mentions
+    constants: tuple[Definition, ...]  # definitions of what `offset` mentions
 
 
 def stored(problem: ConvProblem, left: int, lower_rows: bool = False, order: str = ORDERED) -> Stored:

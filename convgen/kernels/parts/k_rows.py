@@ -13,7 +13,7 @@ from sympy import Integer
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.parts import lowering
-from convgen.kernels.parts.constants import Constants
+from convgen.kernels.parts.constants import Constants, Definition
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS
 from convgen.kernels.parts.output import as_bits, bits_type
 from convgen.kernels.parts.reader import (
@@ -96,7 +96,7 @@ class KRowsReader:
     next_step: tuple[str, ...]
     grouped: bool
     split: bool
-    constants: tuple[str, ...]  # definitions of what all of these mention
+    constants: tuple[Definition, ...]  # definitions of what all of these mention
 
     asynchronous = True
     k_rows = True

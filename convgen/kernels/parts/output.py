@@ -27,7 +27,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.ir.size import divisor
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import lowering
-from convgen.kernels.parts.constants import Constants
+from convgen.kernels.parts.constants import Constants, Definition
 from convgen.kernels.parts.phase_table import PhaseTable
 
 WORD = 4
@@ -162,8 +162,8 @@ class Result:
     at: str = ""
     channels: tuple[tuple[str, tuple[str, ...]], ...] = ()
     further: tuple[str, ...] = ()
-    constants: tuple[str, ...] = ()  # definitions of what these mention
-    of_store: tuple[str, ...] = ()  # and of what only y's store does
+    constants: tuple[Definition, ...] = ()  # definitions of what these mention
+    of_store: tuple[Definition, ...] = ()  # and of what only y's store does
 
     @property
     def text(self) -> str:

@@ -20,7 +20,7 @@ from convgen.ir.integer import symbol
 from convgen.ir.problem import ConvProblem
 from convgen.ir.size import Size
 from convgen.kernels.parts import lowering
-from convgen.kernels.parts.constants import Constants, extent_name, walk_name
+from convgen.kernels.parts.constants import Constants, Definition, extent_name, walk_name
 from convgen.kernels.parts.mma import CHUNK_BYTES
 from convgen.kernels.parts.output import as_bits, bits_type, pixel_dims
 from convgen.kernels.parts.shares import Share, Tile, k_rows_share, share
@@ -113,7 +113,7 @@ class Reader:
     next_step: tuple[str, ...]
     grouped: bool
     split: bool
-    constants: tuple[str, ...]  # definitions of what all of these mention
+    constants: tuple[Definition, ...]  # definitions of what all of these mention
 
     @property
     def start_parameters(self) -> str:

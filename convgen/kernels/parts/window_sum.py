@@ -19,7 +19,7 @@ from convgen.ir import formula
 from convgen.ir.index_map import decompose
 from convgen.ir.integer import floordiv
 from convgen.ir.problem import ConvProblem, Padding, exchanged_dims
-from convgen.kernels.parts.constants import Constants
+from convgen.kernels.parts.constants import Constants, Definition
 from convgen.kernels.parts.elementwise import Level, Nest, Pointer, all_zero, element, factor_pointers
 from convgen.kernels.parts.lowering import (
     CONVERSIONS,
@@ -47,7 +47,7 @@ class WindowSum:
     factors: tuple[tuple[str, str], ...]  # their tensors, and C text
     name: str = "window_sum"
     of: str = "its own window and group"
-    constants: tuple[str, ...] = ()
+    constants: tuple[Definition, ...] = ()
 
 
 def window_sum(
