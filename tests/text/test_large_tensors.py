@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
@@ -85,6 +86,8 @@ def overflows(source: str, problem: ConvProblem, groups: int) -> list[str]:
     found = [f"{name} = {number}" for name, number in constants(code, "int") if int(number) > INT_MAX]
     for name, number in constants(code, "int"):  # a wide one makes a product wide
         code = re.sub(rf"\b{name}\b(?! = )", number, code)
+    of_numbers = re.findall(r"(?<!\* )\b\d+(?: \* \d+)+\b", code)
+    found += [product for product in of_numbers if math.prod(map(int, product.split(" * "))) > INT_MAX]
     wide = {"long long"} | set(re.findall(r"long long (\w+)", code))
     extents = {d: problem.extent(d) for d in ("n", *problem.spatial.input, *problem.spatial.output)}
     extents |= {"gemm_m": problem.output_pixels, "image": problem.n, "group": groups}
