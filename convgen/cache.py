@@ -98,10 +98,9 @@ class Cache:
         sizes = [size for _, size, _ in self._rows()]
         return len(sizes), sum(sizes)
 
-    def clear(self) -> None:
-        """Removes every entry and nothing else: the user's files may be there, too."""
-        for entry in self._entries():
-            self._discard(entry)
+    def clear(self) -> int:
+        """Removes every entry and nothing else: the user's files may be there, too.  How many it could not remove."""
+        return sum(not self._discard(entry) for entry in self._entries())
 
     def _entry(self, key: str) -> Path:
         return self.root / key[-2:] / key
@@ -116,8 +115,8 @@ class Cache:
         base.mkdir(_OWNER_ONLY, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=_STAGED, dir=base))
 
-    def _discard(self, entry: Path) -> None:
-        """Takes an entry out of sight in one step, then deletes it."""
+    def _discard(self, entry: Path) -> bool:
+        """Takes an entry out of sight in one step, then deletes it; whether it could."""
         try:
             grave = self._staging()
             with suppress(FileNotFoundError):  # another process has done it
@@ -125,6 +124,8 @@ class Cache:
             shutil.rmtree(grave, ignore_errors=True)
         except OSError as error:
             self._warn_unusable(error)
+            return False
+        return True
 
     def _trusts(self, *folders: Path) -> bool:
         """Whether nobody else could have put anything into these folders, of which some may not be there yet."""

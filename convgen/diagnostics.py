@@ -8,7 +8,10 @@ a span in the spec where there is one, and a hint.
 from __future__ import annotations
 
 import json
+import os
+import sys
 import unicodedata
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +20,8 @@ from convgen.hypertext import preformatted
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+_CONVGEN = os.path.join(os.path.dirname(__file__), "")
 
 #: What each code means.  A code is never given another meaning.
 CODES: dict[str, str] = {
@@ -315,3 +320,11 @@ class Report:
             if d.code in _SYNTAX or d.span is None or not any(d.span.overlaps(fault) for fault in faults)
         ]  # fmt: skip
         return tuple(sorted(found, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0)))
+
+
+def warn(text: str, category: type[Warning] = UserWarning, through: tuple[str, ...] = ()) -> None:
+    """Warns of the program's own line that led here, through convgen and what lies in folders `through`."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_code.co_filename.startswith((_CONVGEN, *through)):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)

@@ -44,8 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
             remedy = "set CONVGEN_CACHE_DIR to a folder that only you can write to"
             console.warn(f"{cache.root} {reason}, so it is not used\nhint: {remedy}")
         return 0
-    cache.clear()
-    left, _ = cache.extent()
+    left = cache.clear()
     if left:
         raise UsageError(f"{cache.root}: {counted_entries(left)} could not be removed\nhint: see who owns that folder")
     console.write(f"{cache.root}: {counted_entries(entries)} removed, {size / (1 << 20):.1f} MiB")

@@ -19,6 +19,7 @@ tensor maps (`tma_axes`), `explain`.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -301,12 +302,13 @@ def matrix_dims(problem: ConvProblem) -> dict[str, tuple[str, ...]]:
 
 
 def lowered_dims(problem: ConvProblem) -> dict[str, tuple[str, ...]]:
-    """The dims of row and column of the lowered matrix, outermost first."""
+    """The dims of row and column of the lowered matrix, outermost first, behind the image where each has its matrix."""
     matrix = problem.lowered
-    if matrix is None or matrix.axes is None or len(matrix.axes) != 2:
+    if matrix is None or matrix.axes is None:
         raise ValueError(f"{problem.name} has no lowered matrix")
-    rows = matrix.axes[0]
-    return {"row": matrix.dims[:rows], "column": matrix.dims[rows:]}
+    dims = iter(matrix.dims)
+    names = ("image", "row", "column")[-len(matrix.axes) :]
+    return {name: tuple(itertools.islice(dims, count)) for name, count in zip(names, matrix.axes, strict=True)}
 
 
 def matrix_view(problem: ConvProblem, geometry: Geometry | None = None) -> IndexMap:

@@ -53,6 +53,11 @@ def _gelu_tanh(x: Expr) -> Expr:
     return Float(0.5) * (1 + t) + Float(0.5) * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
 
 
+def _holds(condition: Expr) -> Expr:
+    """A value that is true where it is not 0, as a comparison, which selects what is multiplied by it."""
+    return condition if type(condition).__name__ in OPS else OPS["!="](condition, 0)
+
+
 def _leaky_relu(x: Expr, slope: Expr) -> Expr:
     # a slope that is not negative keeps the sign
     sign = F["leaky_relu"](x, slope) if slope.is_nonnegative else x
@@ -87,8 +92,8 @@ _PARTIALS: dict[str, tuple[Callable[..., Expr], ...]] = {
     ),
     "select": (
         lambda condition, x, y: Integer(0),
-        lambda condition, x, y: F["select"](condition, 1, 0),
-        lambda condition, x, y: F["select"](condition, 0, 1),
+        lambda condition, x, y: _holds(condition),
+        lambda condition, x, y: OPS["!"](_holds(condition)),
     ),
 }
 for _name, _function in F.items():  # each has them

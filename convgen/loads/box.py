@@ -114,6 +114,8 @@ def load_of(
     """`at` is n, the spatial coordinates and the channel, or the number of a tile of pixels.  The plan's box is the
     default, where it has one.  Of sizes that a call decides, the written ones count.  Raises UsageError."""
     problem = problem.static
+    if problem.op is Op.COL2IM:
+        raise UsageError(f"{problem.name}: col2im gathers from a matrix, which has no im2col box")
     if problem.op is Op.DGRAD and set(problem.stride) != {1}:
         raise UsageError(f"{problem.name}: a strided dgrad has no single im2col box")
     if problem.padding.repeats:

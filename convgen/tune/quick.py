@@ -11,7 +11,6 @@ import fcntl
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from convgen import planner
 from convgen.bench.build import Builder, Job
-from convgen.diagnostics import ConvgenError
+from convgen.diagnostics import ConvgenError, warn
 from convgen.kernels import strategies
 from convgen.planner import database
 from convgen.planner.database import Database, Measurement
@@ -88,7 +87,7 @@ def tune(job: Job, say: Say | None = None) -> bool:
                 with _shown(say) as say:
                     _measure(job, db, say)
     except ConvgenError as e:
-        warnings.warn(f'{job.problem.name}: tune="quick" measures nothing: {e}', NotMeasured, stacklevel=2)
+        warn(f'{job.problem.name}: tune="quick" measures nothing: {e}', NotMeasured)
         return False
     return True
 

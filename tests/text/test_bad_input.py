@@ -348,6 +348,7 @@ def test_a_file_that_is_no_spec_gives_few_errors(name, capsys):
         (b"conv a {\0}", 1, "E001"),
         (b"\xef\xbb\xbf" + SPEC.encode(), 0, "no errors"),
         (SPEC.replace("\n", "\r\n").encode(), 0, "no errors"),
+        (f"# a comment\r{SPEC}".replace("\n", "\r").encode(), 0, "no errors"),
         (SPEC.encode() * 2, 1, "E101"),
         (b"#" * (LARGEST_SPEC + 1), 2, "too large"),
         (b"conv a { pad " + 5000 * b"(" + b"1", 1, "E00"),

@@ -212,6 +212,21 @@ def test_clear(tmp_path):
     assert not entry_files(tmp_path)
 
 
+def test_what_is_made_while_a_cache_is_cleared_is_no_failure(tmp_path, monkeypatch):
+    Cache(tmp_path).put("key-00", FILES)
+    rename = os.rename
+
+    def renamed(*names):
+        rename(*names)
+        with monkeypatch.context() as original:
+            original.setattr(os, "rename", rename)
+            Cache(tmp_path).put("key-01", FILES)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    assert Cache(tmp_path).clear() == 0
+    assert Cache(tmp_path).extent()[0] == 1
+
+
 def test_clear_and_prune_leave_the_user_s_files(tmp_path, monkeypatch):
     """CONVGEN_CACHE_DIR may name a folder that has more than the cache: this checkout, or what git keeps."""
     own = ["templates/direct.cu.j2", "grammar/conv.lark", "ab/cdef", "ab/folder/file", "staging/notes"]

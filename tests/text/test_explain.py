@@ -123,6 +123,11 @@ def test_roofline():
     assert "no arithmetic" in lowering
 
 
+def test_a_matrix_of_each_image():
+    shown = str(explain(make("im2col", n=3, c=4, lowered="n,c*r*s,p*q")))
+    assert "image   n" in shown and "offset of m" in shown
+
+
 @settings(max_examples=40, deadline=None)
 @given(problems(work=600, paddings=tuple(Padding)))
 def test_every_formula_is_there_and_none_grows(problem):

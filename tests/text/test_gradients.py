@@ -301,6 +301,20 @@ def test_gradients_are_selected_so_that_infinite_ones_make_no_nan(last: str, con
     assert str(back["conv2_dgrad"].epilogue.body[-1]) == f"x = select({condition}, acc, 0)"
 
 
+@pytest.mark.parametrize(
+    ("first", "selected"),
+    [
+        ("result t: f32[n, p, q, k]  t = acc  y = select(t > 0, t, 0)", "saved_t > 0, acc"),
+        ("operand m: f32[k]  y = select(m > 0, acc, 0)", "saved_m > 0, acc"),
+        ("operand m: f32[k]  y = select(m, acc, 0)", "saved_m != 0, acc"),
+        ("operand m: f32[k]  y = select(m, 1, acc)", "!(saved_m != 0), acc"),
+    ],
+)
+def test_what_a_select_takes_is_selected_in_its_gradient(first: str, selected: str) -> None:
+    back = problems(BLOCK.format(first=first), only="conv2", after="conv1")
+    assert str(back["conv2_dgrad"].epilogue.body[-1]) == f"x = select({selected}, 0)"
+
+
 def test_the_command_prints_the_spec(tmp_path, capsys) -> None:
     path = tmp_path / "block.conv"
     path.write_text(BLOCK.format(first="y = relu(acc)"))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from problems import make
 
 from convgen import driver
 from convgen.cli import main
@@ -199,6 +200,12 @@ def test_mistakes(options, message, capsys):
 def test_a_strided_dgrad_has_no_box():
     with pytest.raises(UsageError, match="a strided dgrad has no single im2col box"):
         load_of(problem(op="dgrad", more="stride 2"), None, [0], None, 16, 16)
+
+
+@pytest.mark.parametrize("stride", (1, 2))
+def test_col2im_has_no_box(stride):
+    with pytest.raises(UsageError, match="col2im gathers from a matrix, which has no im2col box"):
+        load_of(make("col2im", c=3, stride=stride, lowered="c*r*s,p*q"), None, [0], None, 16, 16)
 
 
 def test_padding_that_is_not_of_zeros():

@@ -209,9 +209,10 @@ def test_what_ships_for_this_gpu_is_taken_as_it_is(gpu, own: Path):
 
 
 def untuned_with_warning(match: str) -> None:
-    with pytest.warns(quick.NotMeasured, match=match):
+    with pytest.warns(quick.NotMeasured, match=match) as warned:
         found = compilation()
         choice = found.choice
+    assert {warning.filename for warning in warned} == {__file__}  # the program's own line
     assert choice == compilation(tune=None).choice and found.unmeasured
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 import textwrap
 import traceback
-import warnings
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 
 import torch
 
-import convgen
+from convgen import diagnostics
 from convgen.hypertext import preformatted, table
 
 
@@ -36,7 +34,7 @@ NOT_ON_GPU = "not on a GPU"
 NO_MEMORY = "there was no memory to time it"
 _NOTHING = "nothing was optimized: there are no convolutions"
 #: Where code is that a program calls, and that calls convgen for it.
-_FOLDERS = tuple(os.path.join(os.path.dirname(str(package.__file__)), "") for package in (torch, convgen))
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _HEADS = ("layer", "kernel", "us", "aten us", "fused", "why not")
 
 
@@ -106,7 +104,4 @@ def _shown(value: object) -> str:
 
 def warn(text: str) -> None:
     """Warns of the program's own line that led here, through torch or not."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back and frame.f_code.co_filename.startswith(_FOLDERS):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, stacklevel=level)
+    diagnostics.warn(text, through=(_TORCH,))

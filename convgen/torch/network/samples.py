@@ -83,7 +83,10 @@ class Samples:
             if any(self._degrees.get(each, 0) > 1 for each in inputs):
                 return False
             self._have_knots([knot for each in differences for knot in _zeros(self.points, each)])
-        self.values[node] = made = _computed(node, self.values)
+        made = _computed(node, self.values)
+        if made.is_complex():  # the points are real
+            return False
+        self.values[node] = made
         self._degrees[node] = _degree(node, self._degrees)
         small = bool((made[self.points == 0].double().abs() <= _NEAR).all())
         return small and _is_slow(self.points, made, 1) and _keeps_off_poles(node, self.points, self.values)
