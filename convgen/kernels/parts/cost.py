@@ -91,8 +91,12 @@ def traffic(problem: ConvProblem) -> dict[str, int]:
         plane = tensor.stride(channel)
         return (plane if plane > 1 else tensor.extent(channel)) * tensor.element.bytes
 
+    # plain numbers, where a call decides sizes, too: models multiply them many times
     return dict(
-        reads=problem.min_bytes - written, writes=written, x_pitch=pitch(problem.x, "c"), y_pitch=pitch(problem.y, "k")
+        reads=int(problem.min_bytes - written),
+        writes=int(written),
+        x_pitch=pitch(problem.x, "c"),
+        y_pitch=pitch(problem.y, "k"),
     )
 
 

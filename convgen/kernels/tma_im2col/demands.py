@@ -25,7 +25,7 @@ def demands(layout: Layout) -> dict[str, Any]:
         resident=layout.resident_bytes // layout.span, crowd=_crowd(layout),
         stages=config.stages, consumers=config.consumers, pingpong=config.schedule == "pingpong", blocks=config.blocks,
         k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
-        stream_k=config.stream_k, rewritten=layout.rewritten, tiles=layout.tile_count, steps=layout.mean_k_blocks,
+        stream_k=config.stream_k, rewritten=layout.rewritten, tiles=int(layout.tile_count), steps=layout.mean_k_blocks,
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
         sms=_sms(layout), **traffic,
         epi_tiles=layout.epi_tiles, row_sums=0 if config.swap_ab else len(sums), functions=functions(layout.problem),
@@ -40,7 +40,7 @@ def least(layout: Layout) -> float:
     us = cost.least(
         rows=config.tile_n if config.swap_ab else config.tile_m, columns=config.columns, m=config.tile_m,
         n=config.tile_n, loaded=0 if config.resident else layout.b_rows, k=config.tile_k, split_k=config.split_k,
-        tiles=layout.tile_count, steps=layout.mean_k_blocks,
+        tiles=int(layout.tile_count), steps=layout.mean_k_blocks,
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
         moved=g.traffic["reads"] + g.traffic["writes"], x_pitch=g.traffic["x_pitch"], sms=layout.target.sms,
     )  # fmt: skip
