@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from itertools import product
 
 from convgen.ir.problem import ConvProblem
+from convgen.kernels.base import Part
 from convgen.kernels.config import Options
 from convgen.kernels.depthwise_wgrad.config import MOST_BLOCKS, Config
 from convgen.kernels.depthwise_wgrad.constraints import LEAST_COPY, thread_registers, unshared, widest_vector
+from convgen.kernels.depthwise_wgrad.cost import least
 from convgen.kernels.depthwise_wgrad.layout import Layout, walks
 from convgen.kernels.parts.limits import MAX_THREADS, WARP
 from convgen.targets import Target
@@ -58,7 +60,9 @@ def _ways(problem: ConvProblem, target: Target, fixed: Options) -> dict[str, Way
     return both if not unshared(problem, target) else {"own": own}
 
 
-def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
+    """What blocks are worth considering, each with all divisions of the pixels among them."""
+
     def given(name: str, values: Iterable[int]) -> list[int]:
         return [int(fixed[name])] if name in fixed else sorted(set(values))
 
@@ -79,15 +83,15 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
                 if one.shared:
                     one.knowing(*OF_BLOCKS)
                 if channels % v or one.block > MAX_THREADS:
-                    yield one
+                    yield Part(0.0, [one])
                 elif not one.shared or fixed.keys() & {"loads", "threads"} or _fits(one):
                     one = one.sibling(blocks=int(fixed.get("blocks", _blocks(one))))
-                    yield from _divided(one, bands, fixed)
+                    one.knowing("step", "walked")
+                    yield Part(least(one.sibling(band=rows.outputs)), _divided(one, bands, fixed))
 
 
 def _divided(layout: Layout, bands: Iterable[int], fixed: Options) -> Iterator[Layout]:
     """By bands and by the blocks that share them."""
-    layout.knowing("step", "walked")
     for band in bands:
         one = layout.sibling(band=band)
         one.knowing("strips")
