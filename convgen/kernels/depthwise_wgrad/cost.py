@@ -72,16 +72,30 @@ def time(layout: Layout, rates: Rates | None = None) -> float:
     return us
 
 
-def least(layout: Layout, rates: Rates | None = None) -> float:
+def least_of_bands(layout: Layout) -> float:
     """Microseconds that the layout, whose bands are whole columns, does not go below in shorter ones, however many
     blocks share them: as many as a multiprocessor may hold wait for one another the least, and none is idle."""
-    c, r = layout.config, _rates(layout, rates)
+    c, r = layout.config, _rates(layout)
     blocks = layout.target.clustered_sms(1) * c.blocks
     work = layout.channel_slices * layout.strips / layout.walked / blocks * _strip(layout, c.blocks, r) / CYCLES
     return LESS * (over(work + r.join + _joined(layout, r), _memory(layout, c.blocks, r)) + r.start)
 
 
-def _rates(layout: Layout, rates: Rates | None) -> Rates:
+def least(layout: Layout) -> float:
+    """Microseconds that the layout does not go below, however many blocks share its bands."""
+    r, sms = _rates(layout), layout.target.clustered_sms(1)
+    strips = layout.channel_slices * -(-layout.strips // layout.walked)
+    once = r.join + _joined(layout, r)
+
+    def beside(resident: int) -> float:
+        """With so many blocks on a multiprocessor, which walk strips in turn."""
+        work = math.ceil(strips / (sms * resident)) * _strip(layout, resident, r) / CYCLES
+        return over(work + once, _memory(layout, resident, r))
+
+    return LESS * (min(map(beside, range(1, layout.config.blocks + 1))) + r.start)
+
+
+def _rates(layout: Layout, rates: Rates | None = None) -> Rates:
     return on(rates or (H200_SHARED if layout.shared else H200), layout.target.gpu)
 
 

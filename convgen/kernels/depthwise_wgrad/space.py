@@ -11,7 +11,7 @@ from convgen.kernels.base import Part
 from convgen.kernels.config import Options
 from convgen.kernels.depthwise_wgrad.config import MOST_BLOCKS, Config
 from convgen.kernels.depthwise_wgrad.constraints import LEAST_COPY, thread_registers, unshared, widest_vector
-from convgen.kernels.depthwise_wgrad.cost import least
+from convgen.kernels.depthwise_wgrad.cost import least, least_of_bands
 from convgen.kernels.depthwise_wgrad.layout import Layout, walks
 from convgen.kernels.parts.limits import MAX_THREADS, WARP
 from convgen.targets import Target
@@ -86,17 +86,21 @@ def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part
                     yield Part(0.0, [one])
                 elif not one.shared or fixed.keys() & {"loads", "threads"} or _fits(one):
                     one = one.sibling(blocks=int(fixed.get("blocks", _blocks(one))))
-                    one.knowing("step", "walked")
-                    yield Part(least(one.sibling(band=rows.outputs)), _divided(one, bands, fixed))
+                    one.knowing("step", "walked", "held")
+                    yield Part(least_of_bands(one.sibling(band=rows.outputs)), _divided(one, bands, fixed))
 
 
-def _divided(layout: Layout, bands: Iterable[int], fixed: Options) -> Iterator[Layout]:
-    """By bands and by the blocks that share them."""
+def _divided(layout: Layout, bands: Iterable[int], fixed: Options) -> Iterator[Part[Layout]]:
+    """By bands, each by the blocks that share them."""
     for band in bands:
-        one = layout.sibling(band=band)
-        one.knowing("strips")
-        for split_k, slices in _shares(one, fixed):
-            yield one.sibling(split_k=split_k, slices=slices)
+        one = layout.sibling(band=band).knowing("strips")
+        yield Part(least(one), _shared(one, fixed))
+
+
+def _shared(layout: Layout, fixed: Options) -> Iterator[Layout]:
+    """By the blocks that share the bands."""
+    for split_k, slices in _shares(layout, fixed):
+        yield layout.sibling(split_k=split_k, slices=slices)
 
 
 def _fits(layout: Layout) -> bool:
