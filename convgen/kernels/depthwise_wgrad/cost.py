@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from convgen.kernels.depthwise_wgrad.layout import Layout
-from convgen.kernels.parts.cost import CYCLES, LINE, on, over
+from convgen.kernels.parts.cost import CYCLES, LESS, LINE, on, over
 
 SCHEDULERS = 4  # of a multiprocessor
 INSTRUCTION, CODE = 16, 48 << 10  # bytes: of an instruction, and of loops that run from a cache
@@ -50,10 +50,6 @@ H200_SHARED = Rates(
     start=1.72, issue=1.085, alone=1.74, latency=1101.0, strip=7.8, row=18.7, load=2.67, fetch=1.45, shared=1.0,
     box=18.1, pixel=1.67, l2=39.4, join=0.0, joined=77.1, sum=1.41, sums=2.87e6, memory=4.01e6, narrow=1.0,
 )  # fmt: skip
-
-
-#: Of a bound, for what rounding adds to it.
-LESS = 1 - 1e-9
 
 
 def time(layout: Layout, rates: Rates | None = None) -> float:

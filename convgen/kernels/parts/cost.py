@@ -58,6 +58,10 @@ def memory_on(gpu: Gpu) -> float:
     return gpu.memory.per_second / FITTED.memory.per_second
 
 
+#: Of a bound, for what rounding adds to it.
+LESS = 1 - 1e-9
+
+
 def turns(words: Iterable[int]) -> int:
     """Turns in which shared memory gives these words: a bank gives one at a time, to all who ask for it."""
     return max(Counter(word % BANKS for word in set(words)).values())

@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from convgen.kernels.parts.cost import CYCLES, loading, over, product
+from convgen.kernels.parts.clusters import MAX_CLUSTER
+from convgen.kernels.parts.cost import CYCLES, LESS, loading, over, product
 from convgen.kernels.tma_wgrad.layout import ELEMENT, Layout
 
 
@@ -48,16 +49,7 @@ H200 = Rates()
 def time(layout: Layout) -> float:
     """Microseconds of a layout's launches."""
     r, c = H200, layout.config
-    each = product(layout.part_columns, r.shared_wait) * r.mma
-    mma = c.tile_k / 16 * (c.tile_m / 64) * c.warps_n * layout.parts * each
-    saved = 1 - r.multicast * (1 - 1 / c.cluster)
-    a_rows = layout.a_boxes * c.tile_k * (saved if c.shared == "a" else 1)
-    b_rows = layout.tile_boxes * layout.phases * (c.tile_k + layout.reach) * (saved if c.shared == "b" else 1)
-    a_pitch, b_pitch = pitches(layout)
-    rows = a_rows * loading(layout.a_box // c.tile_k, a_pitch, 0.0, r.ragged)
-    rows += b_rows * loading(layout.span, b_pitch, 0.0, r.ragged)
-    brought = layout.a_boxes * layout.a_box + layout.tile_boxes * layout.phases * layout.b_box
-    load = max(brought / r.l2, rows * r.row)
+    mma, load = _multiplied(layout), _loaded(layout)
     ring = (r.latency + load) / max(c.stages - r.stages_held, 0.25)
     blocks = layout.tiles * layout.shares
     sms = layout.target.clustered_sms(c.launched)
@@ -73,6 +65,39 @@ def time(layout: Layout) -> float:
     start = r.start + r.meet * (c.launched > 1)
     us = start + over(work, bytes_read(layout) / r.memory) + read_alike(layout) / r.alike + layout.gemm.prepared.time
     return us + added(layout)
+
+
+def least(layout: Layout) -> float:
+    """Microseconds that the layout, whose pixels one block has, does not go below where more blocks share them, with no
+    more stages: none is idle, and those of a multiprocessor wait for one another alone."""
+    r, c = H200, layout.config
+    load = _loaded(layout)
+    ring = (r.latency + load) / max(c.stages - r.stages_held, 0.25)
+    step = max(_multiplied(layout), load, ring / c.blocks) / CYCLES
+    work = layout.tiles * layout.steps * step / layout.target.clustered_sms(1)
+    work += r.store * c.tile_m * c.tile_n / MAX_CLUSTER + r.wave
+    us = r.start + over(work, bytes_read(layout) / r.memory) + read_alike(layout) / r.alike
+    return LESS * (us + layout.gemm.prepared.time)
+
+
+def _multiplied(layout: Layout) -> float:
+    """Cycles of the tensor cores for a step."""
+    r, c = H200, layout.config
+    each = product(layout.part_columns, r.shared_wait) * r.mma
+    return c.tile_k / 16 * (c.tile_m / 64) * c.warps_n * layout.parts * each
+
+
+def _loaded(layout: Layout) -> float:
+    """Cycles until a step's boxes have come, of L2 or of TMA."""
+    r, c = H200, layout.config
+    saved = 1 - r.multicast * (1 - 1 / c.cluster)
+    a_rows = layout.a_boxes * c.tile_k * (saved if c.shared == "a" else 1)
+    b_rows = layout.tile_boxes * layout.phases * (c.tile_k + layout.reach) * (saved if c.shared == "b" else 1)
+    a_pitch, b_pitch = pitches(layout)
+    rows = a_rows * loading(layout.a_box // c.tile_k, a_pitch, 0.0, r.ragged)
+    rows += b_rows * loading(layout.span, b_pitch, 0.0, r.ragged)
+    brought = layout.a_boxes * layout.a_box + layout.tile_boxes * layout.phases * layout.b_box
+    return max(brought / r.l2, rows * r.row)
 
 
 def added(layout: Layout) -> float:
