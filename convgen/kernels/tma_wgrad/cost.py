@@ -63,7 +63,7 @@ def time(layout: Layout) -> float:
     waves = math.ceil(blocks / layout.slots)
     work = waves * (steps * step + last + r.wave)
     start = r.start + r.meet * (c.launched > 1)
-    us = start + over(work, bytes_read(layout) / r.memory) + read_alike(layout) / r.alike + layout.gemm.prepared.time
+    us = start + over(work, layout.bytes_read / r.memory) + layout.bytes_alike / r.alike + layout.gemm.prepared.time
     return us + added(layout)
 
 
@@ -76,7 +76,7 @@ def least(layout: Layout) -> float:
     step = max(_multiplied(layout), load, ring / c.blocks) / CYCLES
     work = layout.tiles * layout.steps * step / layout.target.clustered_sms(1)
     work += r.store * c.tile_m * c.tile_n / MAX_CLUSTER + r.wave
-    us = r.start + over(work, bytes_read(layout) / r.memory) + read_alike(layout) / r.alike
+    us = r.start + over(work, layout.bytes_read / r.memory) + layout.bytes_alike / r.alike
     return LESS * (us + layout.gemm.prepared.time)
 
 
@@ -112,18 +112,3 @@ def pitches(layout: Layout) -> tuple[int, int]:
     """Bytes from a pixel to the next, of A (y) and of B (x) as they are read."""
     problem = layout.gemm.problem
     return (problem.y.pitch or problem.k) * ELEMENT, (problem.x.pitch or problem.c) * ELEMENT
-
-
-def read_alike(layout: Layout) -> float:
-    """Bytes of both factors, each as often as the tiles that read it at once, of which a cluster is one, double."""
-    problem, c = layout.problem, layout.config
-    readers = (("a", problem.y, layout.n_tiles), ("b", problem.x, layout.m_tiles))
-    apart = ((t, tiles / (c.cluster if operand == c.shared else 1)) for operand, t, tiles in readers)
-    return sum(t.bytes * math.log2(max(tiles, 1)) for t, tiles in apart)
-
-
-def bytes_read(layout: Layout) -> int:
-    """Of device memory: both factors, once; of x, the pixels that taps reach."""
-    problem = layout.gemm.problem
-    reached = math.prod(min(taps / stride, 1) for taps, stride in zip(problem.filter, problem.stride, strict=True))
-    return int(problem.x.bytes * reached) + problem.y.bytes

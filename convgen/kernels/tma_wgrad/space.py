@@ -28,7 +28,7 @@ SPANS = (64, 32, 16)  # channels of a box
 STEPS, HALO_STEPS = (64,), (64, 128)
 MOST_STAGES = 8
 #: What follows from a tile, however the pixels are shared.
-OF_TILES = ("tiles", "steps", "stage")
+OF_TILES = ("tiles", "steps", "stage", "bytes_read", "bytes_alike")
 #: Sums that slices leave, at most: they are to stay in L2.
 MOST_SUMS = 128 << 20
 #: Waves of blocks that the shares of the pixels may make.
