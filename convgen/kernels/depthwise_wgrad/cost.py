@@ -77,18 +77,24 @@ def least_of_bands(layout: Layout) -> float:
     return LESS * (over(work + r.join + _joined(layout, r), _memory(layout, c.blocks, r)) + r.start)
 
 
-def least(layout: Layout) -> float:
-    """Microseconds that the layout does not go below, however many blocks share its bands."""
+def row_costs(layout: Layout) -> list[tuple[float, float]]:
+    """Cycles of a row and microseconds of device memory, however the layout's pixels are divided, with one block on a
+    multiprocessor, two, and so on."""
+    r = _rates(layout)
+    return [(_row(layout, n, r), _memory(layout, n, r)) for n in range(1, layout.config.blocks + 1)]
+
+
+def least(layout: Layout, costs: list[tuple[float, float]]) -> float:
+    """Microseconds that a layout whose rows cost so much does not go below, however many blocks share its bands."""
     r, sms = _rates(layout), layout.target.clustered_sms(1)
     strips = layout.channel_slices * -(-layout.strips // layout.walked)
-    once = r.join + _joined(layout, r)
-
-    def beside(resident: int) -> float:
-        """With so many blocks on a multiprocessor, which walk strips in turn."""
-        work = math.ceil(strips / (sms * resident)) * _strip(layout, resident, r) / CYCLES
-        return over(work + once, _memory(layout, resident, r))
-
-    return LESS * (min(map(beside, range(1, layout.config.blocks + 1))) + r.start)
+    steps, once = _steps(layout), r.join + _joined(layout, r)
+    placing = layout.step.warps * r.strip * r.issue / SCHEDULERS
+    beside = (
+        over(math.ceil(strips / (sms * n)) * (steps * row + n * placing) / CYCLES + once, memory)
+        for n, (row, memory) in enumerate(costs, 1)
+    )
+    return LESS * (min(beside) + r.start)
 
 
 def _rates(layout: Layout, rates: Rates | None = None) -> Rates:
@@ -97,8 +103,17 @@ def _rates(layout: Layout, rates: Rates | None = None) -> Rates:
 
 def _strip(layout: Layout, resident: int, r: Rates) -> float:
     """Cycles of a strip, beside those of other blocks on the multiprocessor."""
+    return _steps(layout) * _row(layout, resident, r) + resident * layout.step.warps * r.strip * r.issue / SCHEDULERS
+
+
+def _steps(layout: Layout) -> int:
+    """Rows of a strip."""
+    return min(layout.config.band, layout.walks[1].outputs) + layout.held - 1
+
+
+def _row(layout: Layout, resident: int, r: Rates) -> float:
+    """Cycles of an output row, and of the input rows that come with it."""
     s = layout.step
-    steps = min(layout.config.band, layout.walks[1].outputs) + layout.held - 1
     instructions = s.products + s.numbers + r.load * s.loads + r.row + s.tests
     if layout.held * instructions * INSTRUCTION > CODE:
         instructions *= r.fetch
@@ -107,7 +122,7 @@ def _strip(layout: Layout, resident: int, r: Rates) -> float:
     if layout.shared:
         brought = resident * max(s.pixels * r.pixel + s.boxes * r.box, s.stage / r.l2)
         step = over(over(step, brought), warps * s.lines * r.shared)
-    return steps * step + warps * r.strip * r.issue / SCHEDULERS
+    return step
 
 
 def _joined(layout: Layout, r: Rates) -> float:

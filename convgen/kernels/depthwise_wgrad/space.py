@@ -11,7 +11,7 @@ from convgen.kernels.base import Part
 from convgen.kernels.config import Options
 from convgen.kernels.depthwise_wgrad.config import MOST_BLOCKS, Config
 from convgen.kernels.depthwise_wgrad.constraints import LEAST_COPY, thread_registers, unshared, widest_vector
-from convgen.kernels.depthwise_wgrad.cost import least, least_of_bands
+from convgen.kernels.depthwise_wgrad.cost import least, least_of_bands, row_costs
 from convgen.kernels.depthwise_wgrad.layout import Layout, walks
 from convgen.kernels.parts.limits import MAX_THREADS, WARP
 from convgen.targets import Target
@@ -66,10 +66,10 @@ def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part
     def given(name: str, values: Iterable[int]) -> list[int]:
         return [int(fixed[name])] if name in fixed else sorted(set(values))
 
-    _, rows, columns = walks(problem)
-    widest, taps = widest_vector(problem), rows.axis.filter
+    _, down, columns = walks(problem)
+    widest, taps = widest_vector(problem), down.axis.filter
     tile_rs = given("tile.r", (-(-taps // (parts or taps)) for parts in ROW_PARTS))
-    bands = given("band", [*(min(b, rows.outputs) for b in LONG_BANDS), *(-(-rows.outputs // p) for p in PARTS)])
+    bands = given("band", [*(min(b, down.outputs) for b in LONG_BANDS), *(-(-down.outputs // p) for p in PARTS)])
     threads = given("threads", (128, 256, 384))
     for loads, way in _ways(problem, target, fixed).items():
         vectors = given("vector", (min(v, widest) for v in way.vectors))
@@ -87,14 +87,15 @@ def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part
                 elif not one.shared or fixed.keys() & {"loads", "threads"} or _fits(one):
                     one = one.sibling(blocks=int(fixed.get("blocks", _blocks(one))))
                     one.knowing("step", "walked", "held")
-                    yield Part(least_of_bands(one.sibling(band=rows.outputs)), _divided(one, bands, fixed))
+                    yield Part(least_of_bands(one.sibling(band=down.outputs)), _divided(one, bands, fixed))
 
 
 def _divided(layout: Layout, bands: Iterable[int], fixed: Options) -> Iterator[Part[Layout]]:
     """By bands, each by the blocks that share them."""
+    costs = row_costs(layout)
     for band in bands:
         one = layout.sibling(band=band).knowing("strips")
-        yield Part(least(one), _shared(one, fixed))
+        yield Part(least(one, costs), _shared(one, fixed))
 
 
 def _shared(layout: Layout, fixed: Options) -> Iterator[Layout]:
