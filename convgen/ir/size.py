@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import gcd
 from types import CodeType
 from typing import Any
@@ -38,21 +38,29 @@ class BadFormula(ValueError):
 
 
 class Size(int):
-    """The value for the written sizes, and the `formula`: an expression of Python, over dims such as n and h, with
-    + - * // % alone."""
+    """The value for the written sizes, and the `formula`."""
 
-    formula: str
     _probe: int
+    _form: str
+    _operands: tuple[int, ...]
 
     def __new__(cls, value: int, formula: str) -> Size:
         """Raises BadFormula."""
-        return cls._made(value, formula, evaluate(formula, _PROBE))
+        made = cls._made(value, evaluate(formula, _PROBE), "", ())
+        made.formula = formula
+        return made
 
     @classmethod
-    def _made(cls, value: int, formula: str, probe: int) -> Size:
+    def _made(cls, value: int, probe: int, form: str, operands: tuple[int, ...]) -> Size:
         made = super().__new__(cls, value)
-        made.formula, made._probe = formula, probe
+        made._probe, made._form, made._operands = probe, form, operands
         return made
+
+    @cached_property
+    def formula(self) -> str:
+        """An expression of Python, over dims such as n and h, with + - * // % alone.  It is written when it is asked
+        for: most numbers of a search are compared alone."""
+        return self._form.format(*(getattr(v, "formula", v) for v in self._operands))
 
     def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
         return int(self), self.formula
@@ -119,7 +127,7 @@ class Size(int):
         return self // other, self % other
 
     def __neg__(self) -> Size:
-        return Size._made(-int(self), f"(-{self.formula})", -self._probe)
+        return Size._made(-int(self), -self._probe, "(-{})", (self,))
 
 
 #: Operators, and the number behind each that changes nothing.
@@ -134,13 +142,16 @@ def _combined(sign: str, a: Any, b: Any) -> Any:
     if not (isinstance(a, int) and isinstance(b, int)):
         return NotImplemented
     function, neutral = _APPLIED[sign]
-    if b == neutral:
-        return a
-    if a == neutral and sign in "+*":
+    at_a, at_b = a, b  # the probe's values
+    if isinstance(a, Size):
+        at_a = a._probe
+    elif a == neutral and sign in "+*":
         return b
-    probe = function(*(getattr(v, "_probe", v) for v in (a, b)))
-    left, right = (getattr(v, "formula", v) for v in (a, b))
-    return Size._made(function(int(a), int(b)), f"({left} {sign} {right})", probe)
+    if isinstance(b, Size):
+        at_b = b._probe
+    elif b == neutral:
+        return a
+    return Size._made(function(int(a), int(b)), function(at_a, at_b), f"({{}} {sign} {{}})", (a, b))
 
 
 def of_dim(value: int, dim: str) -> int:

@@ -87,10 +87,20 @@ L = TypeVar("L", bound=Layout)
 
 @dataclass(frozen=True)
 class Part(Generic[L]):
-    """A part of a kernel's space.  No layout of it takes less than `least` microseconds; they are made one by one."""
+    """A part of a kernel's space.  No layout of it takes less than `least` microseconds; they are made one by one, as
+    are smaller parts."""
 
     least: float
-    layouts: Iterable[L]
+    within: Iterable[L | Part[L]]
+
+    @property
+    def layouts(self) -> Iterator[L]:
+        """All of them."""
+        for each in self.within:
+            if isinstance(each, Part):
+                yield from each.layouts
+            else:
+                yield each
 
 
 #: Of a kernel that takes slices of any tensor.

@@ -96,7 +96,7 @@ class Search:
         return _distinct(merge(space, self._timed(more), key=_us))
 
     def _space(self) -> Iterator[Timed]:
-        """The kernel's space, the fastest first, by branch and bound: the layouts of a part are made and timed when all
+        """The kernel's space, the fastest first, by branch and bound: what a part has is made and timed when all
         that are known to be faster than any of it have come.  What takes as long comes in the space's order."""
         queue: list[tuple[float, tuple[int, ...], Part[Any] | Layout]]
         queue = [(part.least, (i,), part) for i, part in enumerate(self._parts)]
@@ -104,8 +104,9 @@ class Search:
         while queue:
             us, place, first = heappop(queue)
             if isinstance(first, Part):
-                for i, layout in enumerate(first.layouts):
-                    heappush(queue, (self.kernel.time(layout), (*place, i), layout))
+                for i, each in enumerate(first.within):
+                    us = each.least if isinstance(each, Part) else self.kernel.time(each)
+                    heappush(queue, (us, (*place, i), each))
             else:
                 yield Timed(us, first)
 

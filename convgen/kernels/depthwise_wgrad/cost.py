@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from convgen.kernels.depthwise_wgrad.layout import Layout
-from convgen.kernels.parts.cost import CYCLES, LINE, on, over
+from convgen.kernels.parts.cost import CYCLES, LESS, LINE, on, over
 
 SCHEDULERS = 4  # of a multiprocessor
 INSTRUCTION, CODE = 16, 48 << 10  # bytes: of an instruction, and of loops that run from a cache
@@ -55,28 +55,85 @@ H200_SHARED = Rates(
 def time(layout: Layout, rates: Rates | None = None) -> float:
     """Microseconds of a layout's launches."""
     c, target = layout.config, layout.target
-    r = on(rates or (H200_SHARED if layout.shared else H200), target.gpu)
+    r = _rates(layout, rates)
     blocks = layout.channel_slices * layout.shares
     resident = min(c.blocks, math.ceil(blocks / target.clustered_sms(c.split_k)))
     waves = math.ceil(blocks / layout.slots)
-    strips = layout.rounds
-    steps = min(c.band, layout.walks[1].outputs) + layout.held - 1
+    work = waves * (layout.rounds * _strip(layout, resident, r) / CYCLES)
+    # a thread's sums; as many are added up by it, over the lanes
+    work += waves * (r.join * (1 + (c.split_k > 1)) + _joined(layout, r))
+    us = over(work, _memory(layout, resident, r)) + r.start
+    if not layout.stores_w:
+        us += r.sum + layout.problem.w.size * 4 * (c.slices + 1) * 2 / r.sums
+    return us
+
+
+def least_of_bands(layout: Layout) -> float:
+    """Microseconds that the layout, whose bands are whole columns, does not go below in shorter ones, however many
+    blocks share them: as many as a multiprocessor may hold wait for one another the least, and none is idle."""
+    c, r = layout.config, _rates(layout)
+    blocks = layout.target.clustered_sms(1) * c.blocks
+    work = layout.channel_slices * layout.strips / layout.walked / blocks * _strip(layout, c.blocks, r) / CYCLES
+    return LESS * (over(work + r.join + _joined(layout, r), _memory(layout, c.blocks, r)) + r.start)
+
+
+def row_costs(layout: Layout) -> list[tuple[float, float]]:
+    """Cycles of a row and microseconds of device memory, however the layout's pixels are divided, with one block on a
+    multiprocessor, two, and so on."""
+    r = _rates(layout)
+    return [(_row(layout, n, r), _memory(layout, n, r)) for n in range(1, layout.config.blocks + 1)]
+
+
+def least(layout: Layout, costs: list[tuple[float, float]]) -> float:
+    """Microseconds that a layout whose rows cost so much does not go below, however many blocks share its bands."""
+    r, sms = _rates(layout), layout.target.clustered_sms(1)
+    strips = layout.channel_slices * -(-layout.strips // layout.walked)
+    steps, once = _steps(layout), r.join + _joined(layout, r)
+    placing = layout.step.warps * r.strip * r.issue / SCHEDULERS
+    beside = (
+        over(math.ceil(strips / (sms * n)) * (steps * row + n * placing) / CYCLES + once, memory)
+        for n, (row, memory) in enumerate(costs, 1)
+    )
+    return LESS * (min(beside) + r.start)
+
+
+def _rates(layout: Layout, rates: Rates | None = None) -> Rates:
+    return on(rates or (H200_SHARED if layout.shared else H200), layout.target.gpu)
+
+
+def _strip(layout: Layout, resident: int, r: Rates) -> float:
+    """Cycles of a strip, beside those of other blocks on the multiprocessor."""
+    return _steps(layout) * _row(layout, resident, r) + resident * layout.step.warps * r.strip * r.issue / SCHEDULERS
+
+
+def _steps(layout: Layout) -> int:
+    """Rows of a strip."""
+    return min(layout.config.band, layout.walks[1].outputs) + layout.held - 1
+
+
+def _row(layout: Layout, resident: int, r: Rates) -> float:
+    """Cycles of an output row, and of the input rows that come with it."""
     s = layout.step
     instructions = s.products + s.numbers + r.load * s.loads + r.row + s.tests
     if layout.held * instructions * INSTRUCTION > CODE:
         instructions *= r.fetch
     warps = resident * s.warps
-    step = max(instructions * max(warps * r.issue / SCHEDULERS, r.alone), r.latency / max(c.stages - 1, 1))
+    step = max(instructions * max(warps * r.issue / SCHEDULERS, r.alone), r.latency / max(layout.config.stages - 1, 1))
     if layout.shared:
         brought = resident * max(s.pixels * r.pixel + s.boxes * r.box, s.stage / r.l2)
         step = over(over(step, brought), warps * s.lines * r.shared)
-    work = waves * (strips * (steps * step + warps * r.strip * r.issue / SCHEDULERS) / CYCLES)
-    # a thread's sums; as many are added up by it, over the lanes
-    work += waves * (r.join * (1 + (c.split_k > 1)) + layout.thread_taps * c.vector * r.joined / CYCLES)
-    in_flight = resident * s.in_flight * target.sms
+    return step
+
+
+def _joined(layout: Layout, r: Rates) -> float:
+    """Microseconds of a thread's sums, to which others add."""
+    return layout.thread_taps * layout.config.vector * r.joined / CYCLES
+
+
+def _memory(layout: Layout, resident: int, r: Rates) -> float:
+    """Microseconds of device memory, which needs enough bytes under way."""
+    c, s = layout.config, layout.step
+    in_flight = resident * s.in_flight * layout.target.sms
     memory = min(r.memory, in_flight / r.latency * CYCLES)
     apart = layout.channel_slices > 1 and c.slice * layout.problem.x.element.bytes < LINE
-    us = over(work, s.bytes * (r.narrow if apart else 1.0) / memory) + r.start
-    if not layout.stores_w:
-        us += r.sum + layout.problem.w.size * 4 * (c.slices + 1) * 2 / r.sums
-    return us
+    return s.bytes * (r.narrow if apart else 1.0) / memory

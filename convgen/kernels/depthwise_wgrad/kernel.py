@@ -13,14 +13,14 @@ from collections.abc import Iterable
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels import base
-from convgen.kernels.base import Obstacle, Obstacles, plan_of
+from convgen.kernels.base import Obstacle, Obstacles, Part, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.depthwise_wgrad import cost
 from convgen.kernels.depthwise_wgrad.config import Config
 from convgen.kernels.depthwise_wgrad.constraints import illegal
 from convgen.kernels.depthwise_wgrad.layout import Layout
 from convgen.kernels.depthwise_wgrad.source import maps, pointers, source
-from convgen.kernels.depthwise_wgrad.space import space
+from convgen.kernels.depthwise_wgrad.space import parts
 from convgen.kernels.parts import gradient, limits
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.targets import Target
@@ -57,8 +57,8 @@ class DepthwiseWgrad(base.Kernel[Config, Layout]):
             no("the pixels of y do not fit 32 bits")
         return found
 
-    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Layout]:
-        return space(problem, target, fixed)
+    def parts(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Part[Layout]]:
+        return parts(problem, target, fixed)
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         return illegal(layout)

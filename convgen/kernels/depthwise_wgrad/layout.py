@@ -34,11 +34,11 @@ class Walk:
     input: str  # names of its dims
     output: str
 
-    @property
+    @cached_property
     def apart(self) -> int:
         return self.axis.dilation // math.gcd(self.axis.stride, self.axis.dilation)
 
-    @property
+    @cached_property
     def step(self) -> int:
         return self.axis.stride // math.gcd(self.axis.stride, self.axis.dilation)
 
@@ -51,7 +51,7 @@ class Walk:
     def classes(self) -> int:
         return min(self.apart, self.axis.output)
 
-    @property
+    @cached_property
     def outputs(self) -> int:
         """Of a class, at most."""
         return -(-self.axis.output // self.apart)
@@ -164,7 +164,7 @@ class Layout(base.Layout[Config]):
         """Threads of a block."""
         return self.threads + (WARP if self.shared else 0)
 
-    @property
+    @cached_property
     def held(self) -> int:
         """Rows of y under which an input row may be, of a class: those that a thread holds."""
         return (self.config.tile_r - 1) // self.walks[1].step + 1

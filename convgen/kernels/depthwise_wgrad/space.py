@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from itertools import product
 
 from convgen.ir.problem import ConvProblem
+from convgen.kernels.base import Part
 from convgen.kernels.config import Options
 from convgen.kernels.depthwise_wgrad.config import MOST_BLOCKS, Config
 from convgen.kernels.depthwise_wgrad.constraints import LEAST_COPY, thread_registers, unshared, widest_vector
+from convgen.kernels.depthwise_wgrad.cost import least, least_of_bands, row_costs
 from convgen.kernels.depthwise_wgrad.layout import Layout, walks
 from convgen.kernels.parts.limits import MAX_THREADS, WARP
 from convgen.targets import Target
@@ -58,14 +60,16 @@ def _ways(problem: ConvProblem, target: Target, fixed: Options) -> dict[str, Way
     return both if not unshared(problem, target) else {"own": own}
 
 
-def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
+    """What blocks are worth considering, each with all divisions of the pixels among them."""
+
     def given(name: str, values: Iterable[int]) -> list[int]:
         return [int(fixed[name])] if name in fixed else sorted(set(values))
 
-    _, rows, columns = walks(problem)
-    widest, taps = widest_vector(problem), rows.axis.filter
+    _, down, columns = walks(problem)
+    widest, taps = widest_vector(problem), down.axis.filter
     tile_rs = given("tile.r", (-(-taps // (parts or taps)) for parts in ROW_PARTS))
-    bands = given("band", [*(min(b, rows.outputs) for b in LONG_BANDS), *(-(-rows.outputs // p) for p in PARTS)])
+    bands = given("band", [*(min(b, down.outputs) for b in LONG_BANDS), *(-(-down.outputs // p) for p in PARTS)])
     threads = given("threads", (128, 256, 384))
     for loads, way in _ways(problem, target, fixed).items():
         vectors = given("vector", (min(v, widest) for v in way.vectors))
@@ -79,20 +83,25 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
                 if one.shared:
                     one.knowing(*OF_BLOCKS)
                 if channels % v or one.block > MAX_THREADS:
-                    yield one
+                    yield Part(0.0, [one])
                 elif not one.shared or fixed.keys() & {"loads", "threads"} or _fits(one):
                     one = one.sibling(blocks=int(fixed.get("blocks", _blocks(one))))
-                    yield from _divided(one, bands, fixed)
+                    one.knowing("step", "walked", "held")
+                    yield Part(least_of_bands(one.sibling(band=down.outputs)), _divided(one, bands, fixed))
 
 
-def _divided(layout: Layout, bands: Iterable[int], fixed: Options) -> Iterator[Layout]:
-    """By bands and by the blocks that share them."""
-    layout.knowing("step", "walked")
+def _divided(layout: Layout, bands: Iterable[int], fixed: Options) -> Iterator[Part[Layout]]:
+    """By bands, each by the blocks that share them."""
+    costs = row_costs(layout)
     for band in bands:
-        one = layout.sibling(band=band)
-        one.knowing("strips")
-        for split_k, slices in _shares(one, fixed):
-            yield one.sibling(split_k=split_k, slices=slices)
+        one = layout.sibling(band=band).knowing("strips")
+        yield Part(least(one, costs), _shared(one, fixed))
+
+
+def _shared(layout: Layout, fixed: Options) -> Iterator[Layout]:
+    """By the blocks that share the bands."""
+    for split_k, slices in _shares(layout, fixed):
+        yield layout.sibling(split_k=split_k, slices=slices)
 
 
 def _fits(layout: Layout) -> bool:

@@ -58,6 +58,10 @@ def memory_on(gpu: Gpu) -> float:
     return gpu.memory.per_second / FITTED.memory.per_second
 
 
+#: Of a bound, for what rounding adds to it.
+LESS = 1 - 1e-9
+
+
 def turns(words: Iterable[int]) -> int:
     """Turns in which shared memory gives these words: a bank gives one at a time, to all who ask for it."""
     return max(Counter(word % BANKS for word in set(words)).values())
@@ -91,8 +95,12 @@ def traffic(problem: ConvProblem) -> dict[str, int]:
         plane = tensor.stride(channel)
         return (plane if plane > 1 else tensor.extent(channel)) * tensor.element.bytes
 
+    # plain numbers, where a call decides sizes, too: models multiply them many times
     return dict(
-        reads=problem.min_bytes - written, writes=written, x_pitch=pitch(problem.x, "c"), y_pitch=pitch(problem.y, "k")
+        reads=int(problem.min_bytes - written),
+        writes=int(written),
+        x_pitch=pitch(problem.x, "c"),
+        y_pitch=pitch(problem.y, "k"),
     )
 
 

@@ -208,7 +208,7 @@ class Layout(RingLayout[Config]):
             blocks=self.halos, products=mean_products(products(config.tile_k), self.last_products, self.blocks),
             weight_box=self.weight_box, channel_tiles=self.channel_tiles, taps=len(h.offsets) * len(w.offsets),
             sms=self.target.sms, apart=problem.groups > 1 and min(self.span, self.stored) <= SECTOR,
-            stored=self.stored, splits=self.splits, **self.prepared.traffic,
+            stored=self.stored, splits=int(self.splits), **self.prepared.traffic,
         )  # fmt: skip
 
     @cached_property
@@ -238,7 +238,7 @@ class Layout(RingLayout[Config]):
     @cached_property
     def demands(self) -> dict[str, Any]:
         """And of one in its strip, however deep its rings are."""
-        found = {**self.tile_demands, "box": self.halo.box, "tiles": self.tiles}
+        found = {**self.tile_demands, "box": self.halo.box, "tiles": int(self.tiles)}
         if self.read.sums:
             found["writes"] += 2 * sum(self.partial_bytes.values())
         return found

@@ -142,7 +142,7 @@ def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold
 def _least(tile: Layout, strips: Iterable[Strip]) -> float:
     """Microseconds that a tile does not go below in any of these strips, however deep its rings are."""
     config, asked = tile.config, tile.shape_demands
-    tiles = min(strip.lines * -(-strip.line // config.tile_m) for strip in strips)
+    tiles = min(int(strip.lines) * -(-int(strip.line) // config.tile_m) for strip in strips)
     return tile.us(cost.least(**asked, pixels=config.consumer_pixels, tiles=tiles, resident=config.fills))
 
 

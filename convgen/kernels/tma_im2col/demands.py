@@ -15,17 +15,17 @@ def demands(layout: Layout) -> dict[str, Any]:
     """What `cost.time` asks."""
     config = layout.config
     rows, columns = (config.tile_n, config.tile_m) if config.swap_ab else (config.tile_m, config.tile_n)
-    traffic = layout.gemm.traffic
+    traffic, tiles = layout.gemm.traffic, int(layout.tile_count)
     if sums := layout.gemm.problem.sums:
         traffic = traffic | {"writes": traffic["writes"] + 2 * sum(layout.partial_bytes.values())}
     if _whole_pixels(layout):
         traffic = traffic | {"y_pitch": 0}
     return dict(
         rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, b_rows=layout.b_rows, k=config.tile_k,
-        resident=layout.resident_bytes // layout.span, crowd=_crowd(layout),
+        resident=layout.resident_bytes // layout.span, crowd=_crowd(layout, tiles),
         stages=config.stages, consumers=config.consumers, pingpong=config.schedule == "pingpong", blocks=config.blocks,
         k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
-        stream_k=config.stream_k, rewritten=layout.rewritten, tiles=layout.tile_count, steps=layout.mean_k_blocks,
+        stream_k=config.stream_k, rewritten=layout.rewritten, tiles=tiles, steps=layout.mean_k_blocks,
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
         sms=_sms(layout), **traffic,
         epi_tiles=layout.epi_tiles, row_sums=0 if config.swap_ab else len(sums), functions=functions(layout.problem),
@@ -40,16 +40,16 @@ def least(layout: Layout) -> float:
     us = cost.least(
         rows=config.tile_n if config.swap_ab else config.tile_m, columns=config.columns, m=config.tile_m,
         n=config.tile_n, loaded=0 if config.resident else layout.b_rows, k=config.tile_k, split_k=config.split_k,
-        tiles=layout.tile_count, steps=layout.mean_k_blocks,
+        tiles=int(layout.tile_count), steps=layout.mean_k_blocks,
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
         moved=g.traffic["reads"] + g.traffic["writes"], x_pitch=g.traffic["x_pitch"], sms=layout.target.sms,
     )  # fmt: skip
     return g.prepared.time + us
 
 
-def _crowd(layout: Layout) -> float:
-    """Requests for a line of B, for a tile, by all multiprocessors that have such a tile at the same time, but for the
-    first of each: rows of boxes that are no whole lines ask for each line several times."""
+def _crowd(layout: Layout, tiles: int) -> float:
+    """Requests for a line of B, for one of the tiles, by all multiprocessors that have such a tile at the same time,
+    but for the first of each: rows of boxes that are no whole lines ask for each line several times."""
     g, c, size = layout.gemm, layout.config, layout.gemm.element_bytes
     if g.b_columns:
         each = lines(COLUMNS_BOX * size, (g.problem.w.pitch or g.columns) * size)
@@ -57,7 +57,7 @@ def _crowd(layout: Layout) -> float:
         row = g.channels * size
         apart = math.gcd(row if g.taps_outside else row * g.problem.taps, layout.span)
         each = layout.channel_blocks * lines(min(layout.span, row), apart) * LINE / row
-    together = min(layout.tile_count * c.split_k, layout.target.sms) / (-(-g.columns // c.tile_n) * c.split_k)
+    together = min(tiles * c.split_k, layout.target.sms) / (-(-g.columns // c.tile_n) * c.split_k)
     return (each - 1) * together / (c.cluster if c.shared == "b" else 1)
 
 

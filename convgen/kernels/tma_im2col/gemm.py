@@ -68,6 +68,12 @@ class Gemm:
         return self.group.c if self.group else self.problem.c
 
     @cached_property
+    def fills(self) -> bool:
+        """Whether A meets zeros that are not in the filter, which make NaNs of its infinities: between packed groups,
+        or behind a group's channels, where those of the next one follow in x."""
+        return self.group_pack > 1 or (self.group is not None and self.channels % LEAST_BOX > 0)
+
+    @cached_property
     def group_columns(self) -> int:
         """Of C, in a group."""
         return self.group.k if self.group else self.problem.k

@@ -27,7 +27,7 @@ from convgen.kernels.tma_im2col.launches import launches, workspaces
 from convgen.kernels.tma_im2col.layout import PIXELS, Layout
 from convgen.kernels.tma_im2col.sizes import MOST_PIXELS, illegal_sizes, limits, size_obstacles
 from convgen.kernels.tma_im2col.source import source
-from convgen.kernels.tma_im2col.space import parts, refine
+from convgen.kernels.tma_im2col.space import packs, parts, refine
 from convgen.targets import Target
 
 #: Registers of a consumer that keep where a phase's pixels lie, and how many times longer a kernel takes that spills
@@ -66,7 +66,8 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         if found:
             return found
         forward = gemm(problem)
-        found += [*map_obstacles(forward), *prologue_obstacles(problem), *size_obstacles(problem, forward)]
+        packed = (gemm(problem, pack) for pack in packs(read, fixed))
+        found += [*map_obstacles(forward), *prologue_obstacles(problem), *size_obstacles(problem, forward, packed)]
         if max(forward.pixels, forward.problem.output_pixels) > MOST_PIXELS:
             found.no("the pixels of the result do not fit 32 bits, counted by whole tiles")
         return found

@@ -37,13 +37,6 @@ class Layout(base.Layout[Config]):
 
     gemm: Gemm
 
-    @property
-    def fills(self) -> bool:
-        """Whether x meets zeros that are not in w, which make NaNs of its infinities: between packed groups, or behind
-        a group's channels, where those of the next one follow in x."""
-        last = self.gemm.channels - (self.channel_blocks - 1) * self.config.tile_k
-        return self.config.group_pack > 1 or (self.gemm.group is not None and last < 16 * self.last_products)
-
     # ---- tiles
 
     @property

@@ -6,10 +6,12 @@ tile's windows begin.  TMA does the rest, so everything shaped like y has to lea
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from convgen.ir.plan import Limit
 from convgen.ir.problem import ConvProblem
 from convgen.ir.size import Size
-from convgen.kernels.base import IMAGES, Obstacles
+from convgen.kernels.base import IMAGES, Obstacle, Obstacles
 from convgen.kernels.parts.hopper import LIMITS
 from convgen.kernels.parts.lowering import INT_LIMIT, used_operands
 from convgen.kernels.tma_im2col.gemm import Gemm
@@ -20,10 +22,11 @@ LARGEST_TILE = 256  # pixels
 MOST_PIXELS = 2**31 - 1 - LARGEST_TILE
 #: Bytes of a tensor map's stride (CUDA driver API, cuTensorMapEncodeTiled).
 MOST_STRIDE = 2**40 - 16
+UNFILLED = Obstacle("groups whose channels leave a product's unfilled need fixed sizes", "leave `dynamic` out")
 
 
-def size_obstacles(problem: ConvProblem, gemm: Gemm) -> Obstacles:
-    """Why the kernel needs fixed sizes, whatever its configuration."""
+def size_obstacles(problem: ConvProblem, gemm: Gemm, packed: Iterable[Gemm]) -> Obstacles:
+    """Why the kernel needs fixed sizes, whatever its configuration; `packed` in each way that may be worth it."""
     found = Obstacles()
     if not problem.dynamic:
         return found
@@ -42,6 +45,8 @@ def size_obstacles(problem: ConvProblem, gemm: Gemm) -> Obstacles:
     for axis in gemm.axes:  # whose corner varies with what a stride leaves over
         if axis.upper - axis.element_stride < LIMITS[len(gemm.axes) + 2].corner_low:
             found.no(f"the window along {axis.dim} is too large for sizes that a call decides", hint)
+    if all(g.fills for g in packed):
+        found.append(UNFILLED)
     return found
 
 
@@ -52,8 +57,8 @@ def illegal_sizes(layout: Layout) -> Obstacles:
         return found
     if config.stream_k:
         found.no("stream_k needs fixed sizes", "stream_k 0", "stream_k")
-    if layout.fills:
-        found.no("groups whose channels leave a product's unfilled need fixed sizes", "leave `dynamic` out")
+    if layout.gemm.fills:
+        found.append(UNFILLED)
     passing = {c.name for c in (*layout.arriving, *layout.leaving)}
     if not set(problem.dynamic) - IMAGES:
         passing |= {t.name for t in layout.of_images if t.dims[0] == "n"}

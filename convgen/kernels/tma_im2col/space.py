@@ -55,8 +55,7 @@ Choice = tuple[int, int]
 def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
     """Every tile, without a cluster that shares operands unless the options ask for one."""
     read = assignment(problem).problem
-    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else _packs(read)
-    for pack in packs:
+    for pack in packs(read, fixed):
         g = gemm(problem, pack)
         of_kind = OF_K if g.columns % 16 else (*OF_K, *OF_COLUMNS)
         of_kind = of_kind if g.tap_rows else (*of_kind, "tap_rows")  # without rows to leave out, no tile leaves any
@@ -79,8 +78,10 @@ def _layouts(alike: Layout, plainest: Config, choices: Iterable[Choice], fixed: 
             yield _staged(alike.having(config), fixed, cluster, operand, config.stream_k)
 
 
-def _packs(forward: ConvProblem) -> list[int]:
+def packs(forward: ConvProblem, fixed: Options) -> list[int]:
     """Groups to a pack: such that packs fill products; where these are wide, or there are none, that end inside one."""
+    if "group_pack" in fixed:
+        return [int(fixed["group_pack"])]
     whole = prepare.group_packs(forward)
     if whole and whole[0] * forward.c_per_group <= prepare.WIDEST_PACK:
         return list(whole)

@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from convgen.kernels.parts.cost import CYCLES, loading, over, product
+from convgen.kernels.parts.clusters import MAX_CLUSTER
+from convgen.kernels.parts.cost import CYCLES, LESS, loading, over, product
 from convgen.kernels.tma_wgrad.layout import ELEMENT, Layout
 
 
@@ -48,16 +49,7 @@ H200 = Rates()
 def time(layout: Layout) -> float:
     """Microseconds of a layout's launches."""
     r, c = H200, layout.config
-    each = product(layout.part_columns, r.shared_wait) * r.mma
-    mma = c.tile_k / 16 * (c.tile_m / 64) * c.warps_n * layout.parts * each
-    saved = 1 - r.multicast * (1 - 1 / c.cluster)
-    a_rows = layout.a_boxes * c.tile_k * (saved if c.shared == "a" else 1)
-    b_rows = layout.tile_boxes * layout.phases * (c.tile_k + layout.reach) * (saved if c.shared == "b" else 1)
-    a_pitch, b_pitch = pitches(layout)
-    rows = a_rows * loading(layout.a_box // c.tile_k, a_pitch, 0.0, r.ragged)
-    rows += b_rows * loading(layout.span, b_pitch, 0.0, r.ragged)
-    brought = layout.a_boxes * layout.a_box + layout.tile_boxes * layout.phases * layout.b_box
-    load = max(brought / r.l2, rows * r.row)
+    mma, load = _multiplied(layout), _loaded(layout)
     ring = (r.latency + load) / max(c.stages - r.stages_held, 0.25)
     blocks = layout.tiles * layout.shares
     sms = layout.target.clustered_sms(c.launched)
@@ -71,8 +63,41 @@ def time(layout: Layout) -> float:
     waves = math.ceil(blocks / layout.slots)
     work = waves * (steps * step + last + r.wave)
     start = r.start + r.meet * (c.launched > 1)
-    us = start + over(work, bytes_read(layout) / r.memory) + read_alike(layout) / r.alike + layout.gemm.prepared.time
+    us = start + over(work, layout.bytes_read / r.memory) + layout.bytes_alike / r.alike + layout.gemm.prepared.time
     return us + added(layout)
+
+
+def least(layout: Layout) -> float:
+    """Microseconds that the layout, whose pixels one block has, does not go below where more blocks share them, with no
+    more stages: none is idle, and those of a multiprocessor wait for one another alone."""
+    r, c = H200, layout.config
+    load = _loaded(layout)
+    ring = (r.latency + load) / max(c.stages - r.stages_held, 0.25)
+    step = max(_multiplied(layout), load, ring / c.blocks) / CYCLES
+    work = layout.tiles * layout.steps * step / layout.target.clustered_sms(1)
+    work += r.store * c.tile_m * c.tile_n / MAX_CLUSTER + r.wave
+    us = r.start + over(work, layout.bytes_read / r.memory) + layout.bytes_alike / r.alike
+    return LESS * (us + layout.gemm.prepared.time)
+
+
+def _multiplied(layout: Layout) -> float:
+    """Cycles of the tensor cores for a step."""
+    r, c = H200, layout.config
+    each = product(layout.part_columns, r.shared_wait) * r.mma
+    return c.tile_k / 16 * (c.tile_m / 64) * c.warps_n * layout.parts * each
+
+
+def _loaded(layout: Layout) -> float:
+    """Cycles until a step's boxes have come, of L2 or of TMA."""
+    r, c = H200, layout.config
+    saved = 1 - r.multicast * (1 - 1 / c.cluster)
+    a_rows = layout.a_boxes * c.tile_k * (saved if c.shared == "a" else 1)
+    b_rows = layout.tile_boxes * layout.phases * (c.tile_k + layout.reach) * (saved if c.shared == "b" else 1)
+    a_pitch, b_pitch = pitches(layout)
+    rows = a_rows * loading(layout.a_box // c.tile_k, a_pitch, 0.0, r.ragged)
+    rows += b_rows * loading(layout.span, b_pitch, 0.0, r.ragged)
+    brought = layout.a_boxes * layout.a_box + layout.tile_boxes * layout.phases * layout.b_box
+    return max(brought / r.l2, rows * r.row)
 
 
 def added(layout: Layout) -> float:
@@ -87,18 +112,3 @@ def pitches(layout: Layout) -> tuple[int, int]:
     """Bytes from a pixel to the next, of A (y) and of B (x) as they are read."""
     problem = layout.gemm.problem
     return (problem.y.pitch or problem.k) * ELEMENT, (problem.x.pitch or problem.c) * ELEMENT
-
-
-def read_alike(layout: Layout) -> float:
-    """Bytes of both factors, each as often as the tiles that read it at once, of which a cluster is one, double."""
-    problem, c = layout.problem, layout.config
-    readers = (("a", problem.y, layout.n_tiles), ("b", problem.x, layout.m_tiles))
-    apart = ((t, tiles / (c.cluster if operand == c.shared else 1)) for operand, t, tiles in readers)
-    return sum(t.bytes * math.log2(max(tiles, 1)) for t, tiles in apart)
-
-
-def bytes_read(layout: Layout) -> int:
-    """Of device memory: both factors, once; of x, the pixels that taps reach."""
-    problem = layout.gemm.problem
-    reached = math.prod(min(taps / stride, 1) for taps, stride in zip(problem.filter, problem.stride, strict=True))
-    return int(problem.x.bytes * reached) + problem.y.bytes

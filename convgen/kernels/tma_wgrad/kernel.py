@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.kernels import base
-from convgen.kernels.base import Obstacle, Obstacles, plan_of
+from convgen.kernels.base import Obstacle, Obstacles, Part, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import gradient
 from convgen.kernels.parts.hopper import im2col_obstacles, target_obstacles, type_obstacles
@@ -25,7 +25,7 @@ from convgen.kernels.tma_wgrad.gemm import gemm, lowering_fault, pack_fault
 from convgen.kernels.tma_wgrad.launches import launches, workspaces
 from convgen.kernels.tma_wgrad.layout import Layout
 from convgen.kernels.tma_wgrad.source import source
-from convgen.kernels.tma_wgrad.space import refine, space
+from convgen.kernels.tma_wgrad.space import parts, refine
 from convgen.targets import Target
 
 LONGEST_STEP = 256  # pixels
@@ -55,8 +55,8 @@ class TmaWgrad(base.Kernel[Config, Layout]):
             found.no("the pixels of y do not fit 32 bits, counted by whole steps")
         return found + _options(problem, fixed)
 
-    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Layout]:
-        return space(problem, target, fixed)
+    def parts(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Part[Layout]]:
+        return parts(problem, target, fixed)
 
     def refine(self, best: Iterator[Layout], fixed: Options) -> Iterable[Layout]:
         return refine(best, fixed)

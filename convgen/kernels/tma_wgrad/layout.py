@@ -252,6 +252,21 @@ class Layout(base.Layout[Config]):
         """Consumers that have the same rows and steps: each sums y over its share of the steps."""
         return self.n_tiles * self.config.warps_n
 
+    @cached_property
+    def bytes_read(self) -> int:
+        """Of device memory: both factors, once; of x, the pixels that taps reach."""
+        problem = self.gemm.problem
+        reached = math.prod(min(taps / stride, 1) for taps, stride in zip(problem.filter, problem.stride, strict=True))
+        return int(problem.x.bytes * reached) + problem.y.bytes
+
+    @cached_property
+    def bytes_alike(self) -> float:
+        """Of both factors, each as often as the tiles that read it at once, of which a cluster is one, double."""
+        problem, c = self.problem, self.config
+        readers = (("a", problem.y, self.n_tiles), ("b", problem.x, self.m_tiles))
+        apart = ((t, tiles / (c.cluster if operand == c.shared else 1)) for operand, t, tiles in readers)
+        return sum(t.bytes * math.log2(max(tiles, 1)) for t, tiles in apart)
+
     @property
     def left(self) -> int:
         """Slices of sums that a second kernel adds up, and finishes."""

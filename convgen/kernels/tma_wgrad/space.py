@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from convgen.ir.problem import ConvProblem
+from convgen.kernels.base import Part
 from convgen.kernels.config import Options
 from convgen.kernels.parts import clusters
 from convgen.kernels.parts.copies import VECTOR
@@ -15,6 +16,7 @@ from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT
 from convgen.kernels.parts.sum_order import ORDERED
 from convgen.kernels.tma_wgrad.config import MOST_TILE_COLUMNS, Config
 from convgen.kernels.tma_wgrad.constraints import MOST_COLUMNS
+from convgen.kernels.tma_wgrad.cost import least
 from convgen.kernels.tma_wgrad.gemm import Gemm, gemm, lowering_fault, pack_fault
 from convgen.kernels.tma_wgrad.layout import Layout
 from convgen.targets import Target
@@ -26,7 +28,7 @@ SPANS = (64, 32, 16)  # channels of a box
 STEPS, HALO_STEPS = (64,), (64, 128)
 MOST_STAGES = 8
 #: What follows from a tile, however the pixels are shared.
-OF_TILES = ("tiles", "steps", "stage")
+OF_TILES = ("tiles", "steps", "stage", "bytes_read", "bytes_alike")
 #: Sums that slices leave, at most: they are to stay in L2.
 MOST_SUMS = 128 << 20
 #: Waves of blocks that the shares of the pixels may make.
@@ -37,15 +39,20 @@ CLUSTERED = 8
 PACKED = 64
 
 
-def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
     """Every tile, each with the shares that fill the GPU."""
     packs = [int(fixed["group_pack"])] if "group_pack" in fixed else _packs(problem)
     for pack, lowered in itertools.product(packs, _lowerings(problem, fixed)):
         g = gemm(problem, pack, bool(lowered))
         for config in _tiles(g, fixed, pack, lowered):
             layout = Layout(problem, target, config, g).knowing(*OF_TILES)
-            for split_k, slices in _shares(layout, fixed):
-                yield _staged(layout, split_k, slices, fixed)
+            yield Part(least(_staged(layout, 1, 1, fixed)), _shared(layout, fixed))
+
+
+def _shared(layout: Layout, fixed: Options) -> Iterator[Layout]:
+    """Of a tile, with each number of blocks that share its pixels."""
+    for split_k, slices in _shares(layout, fixed):
+        yield _staged(layout, split_k, slices, fixed)
 
 
 def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
