@@ -173,6 +173,13 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // x from n c h w to n h w c: a block takes 64 channels by 104 columns of 196 through shared memory.
 __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 tile, int block) {
@@ -457,11 +464,11 @@ void convgen_tma_halo_nchw(
       ++use;
 
       sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-      const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
+      const int row = warp * 16 + stmatrix_row(lane);
 #pragma unroll
       for (int j = 0; j < epi_tile_pixels / 16; ++j) {
         const float* v = &acc[j * 8];
-        const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
+        const int column = (2 * j + stmatrix_chunk(lane)) ^ (row >> 1 & 3);  // of 16 bytes
         stmatrix_x4(epi_tile + row * (epi_tile_pixels * 2) + column * 16,
                     cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                     cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
