@@ -199,18 +199,27 @@ __device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return la
 // ---- kernel ----------------------------------------------------------------------------------
 // w from g c r s k_in_group to k r s c, 8 channels of 64, zeros for the other groups': eight channels a thread.
 __device__ __forceinline__ void prepare_w(const u16* source, u16* target, int block) {
-  const int number = block * 256 + threadIdx.x;
-  if (number >= 18432) return;
-  const int k = number / 72;
-  const int r = (number / 24) % 3;
-  const int s = (number / 8) % 3;
-  const int first = (number % 8) * 8;
+  constexpr int channel_vectors = 8;  // of a pixel or a tap of the target
+  constexpr int group_pack = 8;  // groups that are multiplied as one
+  constexpr int Cg = 8;  // input channels of a group
+  constexpr int Kg = 8;  // output channels of a group
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int source_stride_g = 576, source_stride_c = 72, source_stride_r = 24, source_stride_s = 8;  // in elements
+  constexpr int vectors = 18432;  // of the target
+  constexpr int block_threads = 256;
+  const int number = block * block_threads + threadIdx.x;
+  if (number >= vectors) return;
+  const int k = number / (R * S * channel_vectors);
+  const int r = (number / (S * channel_vectors)) % R;
+  const int s = (number / channel_vectors) % S;
+  const int first = (number % channel_vectors) * 8;
   u32 element[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int c = first + i;
-    const int channel = c - ((k / 8) % 8) * 8;
-    element[i] = channel >= 0 && channel < 8 ? source[(k / 8) * 576 + channel * 72 + r * 24 + s * 8 + k % 8] : 0;
+    const int channel = c - ((k / Kg) % group_pack) * Cg;
+    element[i] = channel >= 0 && channel < Cg ? source[(k / Kg) * source_stride_g + channel * source_stride_c + r * source_stride_r + s * source_stride_s + k % Kg] : 0;
   }
   *reinterpret_cast<Vec4*>(target + number * 8) =
       Vec4{element[0] | element[1] << 16, element[2] | element[3] << 16, element[4] | element[5] << 16, element[6] | element[7] << 16};

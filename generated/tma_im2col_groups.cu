@@ -195,18 +195,27 @@ __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 1
 // ---- kernel ----------------------------------------------------------------------------------
 // w from k r s c to k r s c, 4 channels of 32, zeros for the other groups': eight channels a thread.
 __device__ __forceinline__ void prepare_w(const u16* source, u16* target, int block) {
-  const int number = block * 256 + threadIdx.x;
-  if (number >= 4608) return;
-  const int k = number / 36;
-  const int r = (number / 12) % 3;
-  const int s = (number / 4) % 3;
-  const int first = (number % 4) * 8;
+  constexpr int channel_vectors = 4;  // of a pixel or a tap of the target
+  constexpr int group_pack = 8;  // groups that are multiplied as one
+  constexpr int Cg = 4;  // input channels of a group
+  constexpr int Kg = 4;  // output channels of a group
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int source_stride_k = 36, source_stride_r = 12, source_stride_s = 4;  // in elements
+  constexpr int vectors = 4608;  // of the target
+  constexpr int block_threads = 256;
+  const int number = block * block_threads + threadIdx.x;
+  if (number >= vectors) return;
+  const int k = number / (R * S * channel_vectors);
+  const int r = (number / (S * channel_vectors)) % R;
+  const int s = (number / channel_vectors) % S;
+  const int first = (number % channel_vectors) * 8;
   u32 element[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int c = first + i;
-    const int channel = c - ((k / 4) % 8) * 4;
-    element[i] = channel >= 0 && channel < 4 ? source[k * 36 + r * 12 + s * 4 + channel] : 0;
+    const int channel = c - ((k / Kg) % group_pack) * Cg;
+    element[i] = channel >= 0 && channel < Cg ? source[k * source_stride_k + r * source_stride_r + s * source_stride_s + channel] : 0;
   }
   *reinterpret_cast<Vec4*>(target + number * 8) =
       Vec4{element[0] | element[1] << 16, element[2] | element[3] << 16, element[4] | element[5] << 16, element[6] | element[7] << 16};

@@ -204,34 +204,37 @@ __device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return la
 // ---- kernel ----------------------------------------------------------------------------------
 // x from n c h w to n h w c, 5 channels of zeros: a block takes 8 channels by 1024 columns through shared memory.
 __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 tile, int block) {
+  constexpr int source_stride_n = 3072, source_stride_c = 1024;  // in elements
+  constexpr int target_stride_n = 8192, target_stride_w = 8;  // in elements
   constexpr int channels = 3;
   constexpr int columns = 1024;  // neighbors in the source
   constexpr int tile_columns = 1024;
   constexpr int vector = 8;  // elements of a load
   constexpr int loads = 1024;  // of a tile
   constexpr int in_flight = 4;  // of a thread
+  constexpr int block_threads = 256;
   constexpr u32 pitch = 2048;  // bytes of a channel in shared memory
   const int c0 = 0;
   const int column0 = 0;
   const int batch = block;
-  source += batch * 3072 + c0 * 1024 + column0;
-  target += batch * 8192 + c0;
+  source += batch * source_stride_n + c0 * source_stride_c + column0;
+  target += batch * target_stride_n + c0;
 
-  for (int first = threadIdx.x; first < loads; first += in_flight * 256) {
+  for (int first = threadIdx.x; first < loads; first += in_flight * block_threads) {
     Vec4 held[in_flight];
 #pragma unroll
     for (int i = 0; i < in_flight; ++i) {
-      const int at = first + i * 256;
+      const int at = first + i * block_threads;
       const int c = at / (tile_columns / vector);
       const int column = at % (tile_columns / vector) * vector;
       const int pixel = column0 + column;
       if (at < loads && c0 + c < channels && pixel < columns) {
-        held[i] = *reinterpret_cast<const Vec4*>(source + c * 1024 + column);
+        held[i] = *reinterpret_cast<const Vec4*>(source + c * source_stride_c + column);
       }
     }
 #pragma unroll
     for (int i = 0; i < in_flight; ++i) {
-      const int at = first + i * 256;
+      const int at = first + i * block_threads;
       const int c = at / (tile_columns / vector);
       const int column = at % (tile_columns / vector) * vector;
       const int pixel = column0 + column;
@@ -244,7 +247,7 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
   }
   __syncthreads();
 #pragma unroll 4
-  for (int at = threadIdx.x; at < tile_columns; at += 256) {
+  for (int at = threadIdx.x; at < tile_columns; at += block_threads) {
     const int c = 0;
     const int column = at;
     const int pixel = column0 + column;
@@ -253,7 +256,7 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
       u32 element[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) element[i] = c0 + c + i < channels ? u32(ld_shared_u16(place + i * pitch)) : 0u;
-      *reinterpret_cast<Vec4*>(target + pixel * 8 + c) =
+      *reinterpret_cast<Vec4*>(target + pixel * target_stride_w + c) =
           Vec4{element[0] | element[1] << 16, element[2] | element[3] << 16, element[4] | element[5] << 16, element[6] | element[7] << 16};
     }
   }
@@ -261,20 +264,23 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
 
 // w from k c r s to k r s c, 5 channels of zeros: a block takes 8 channels by 9 columns through shared memory.
 __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 tile, int block) {
+  constexpr int source_stride_k = 27, source_stride_c = 9;  // in elements
+  constexpr int target_stride_k = 72, target_stride_s = 8;  // in elements
   constexpr int channels = 3;
   constexpr int columns = 9;  // neighbors in the source
   constexpr int tile_columns = 9;
   constexpr int vector = 1;  // elements of a load
   constexpr int loads = 72;  // of a tile
   constexpr int in_flight = 1;  // of a thread
+  constexpr int block_threads = 256;
   constexpr u32 pitch = 18;  // bytes of a channel in shared memory
   const int c0 = 0;
   const int column0 = 0;
   const int batch = block;
-  source += batch * 27 + c0 * 9;
-  target += batch * 72 + c0;
+  source += batch * source_stride_k + c0 * source_stride_c;
+  target += batch * target_stride_k + c0;
 
-  for (int first = threadIdx.x; first < loads; first += in_flight * 256) {
+  for (int first = threadIdx.x; first < loads; first += in_flight * block_threads) {
     u16 held[in_flight];
     {
       const int at = first;
@@ -294,7 +300,7 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
   }
   __syncthreads();
 #pragma unroll 4
-  for (int at = threadIdx.x; at < tile_columns; at += 256) {
+  for (int at = threadIdx.x; at < tile_columns; at += block_threads) {
     const int c = 0;
     const int column = at;
     const int pixel = column0 + column;
@@ -303,7 +309,7 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
       u32 element[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) element[i] = c0 + c + i < channels ? u32(ld_shared_u16(place + i * pitch)) : 0u;
-      *reinterpret_cast<Vec4*>(target + pixel * 8 + c) =
+      *reinterpret_cast<Vec4*>(target + pixel * target_stride_s + c) =
           Vec4{element[0] | element[1] << 16, element[2] | element[3] << 16, element[4] | element[5] << 16, element[6] | element[7] << 16};
     }
   }

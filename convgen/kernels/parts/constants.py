@@ -17,6 +17,9 @@ EXTENTS = ("N", "C", "Cg", "D", "H", "W", "K", "Kg", "T", "R", "S", "O", "P", "Q
 
 #: What they are, where the name does not say it.
 COMMENTS = {
+    "channel_vectors": "  // of a pixel or a tap of the target",
+    "group_pack": "  // groups that are multiplied as one",
+    "row_channels": "  // of the taps of a filter row",
     "Cg": "  // input channels of a group",
     "Kg": "  // output channels of a group",
     "walk_o": "  // planes of an image, as pixels are walked",
@@ -90,10 +93,17 @@ class Constants:
         self._mention(name)
         return name
 
-    def strides(self, tensor: Tensor, groups: int = 1, index: Names = NO_NAMES) -> Names:
+    def number(self, name: str, value: int) -> str:
+        """C text of a number that goes by a name of its own."""
+        if not self._takes(name, value):
+            return str(value)
+        self._mention(name)
+        return name
+
+    def strides(self, tensor: Tensor, groups: int = 1, index: Names = NO_NAMES, name: str = "") -> Names:
         """Of offsets into a tensor, by the name that it has in the source; also from a group of channels to the next.
         An `index` that coordinates follow from is divided by the numbers that it names."""
-        pointer = {
+        pointer = name or {
             "operand": f"operand_{tensor.name}",
             "result": f"result_{tensor.name}",
             "workspace": tensor.name,
@@ -134,6 +144,13 @@ class Constants:
                 moduli.setdefault((inner, count), names)
             inner *= extent(dims[end - 1])
         return Names(divisors=divisors, moduli=moduli, mention=self._mention)
+
+    def of_group(self, c: int, k: int, pack: int) -> Names:
+        """Of formulas of channels, from those that a group has of input and output, and from the groups of a pack."""
+        own = ("Kg",) if k > 1 and self._takes("Kg", k) else ()
+        packed = ("group_pack",) if pack > 1 and self._takes("group_pack", pack) else ()
+        steps = {c: "Cg"} if c > 1 and self._takes("Cg", c) else {}
+        return Names(steps, {k: own}, {(1, k): own, (k, pack): packed}, self._mention)
 
     def of_place(self, dims: Sequence[str], extents: Mapping[str, int]) -> Names:
         """Of a number over dims, outermost first, that is made from coordinates: products of the extents further in."""
