@@ -79,9 +79,9 @@ void convgen_direct_sums(
   constexpr int y_stride_n = 25088, y_stride_p = 896, y_stride_q = 32;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int threads = 200704;  // of all blocks, those with work
+  constexpr int total_threads = 200704;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
+  if (index >= total_threads) return;
   const int q = index % Q;
   const int p = (index / Q) % P;
   const int n = (index / (P * Q)) % N;

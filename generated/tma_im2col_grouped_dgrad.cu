@@ -199,7 +199,7 @@ __device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return la
 // ---- kernel ----------------------------------------------------------------------------------
 // w from g c r s k_in_group to k r s c, 8 channels of 64, zeros for the other groups': eight channels a thread.
 __device__ __forceinline__ void prepare_w(const u16* source, u16* target, int block) {
-  constexpr int channel_vectors = 8;  // of a pixel or a tap of the target
+  constexpr int channel_vectors = 8;
   constexpr int group_pack = 8;  // groups that are multiplied as one
   constexpr int Cg = 8;  // input channels of a group
   constexpr int Kg = 8;  // output channels of a group

@@ -195,7 +195,7 @@ __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 1
 // ---- kernel ----------------------------------------------------------------------------------
 // w from k r s c to k r s c, 4 channels of 32, zeros for the other groups': eight channels a thread.
 __device__ __forceinline__ void prepare_w(const u16* source, u16* target, int block) {
-  constexpr int channel_vectors = 4;  // of a pixel or a tap of the target
+  constexpr int channel_vectors = 4;
   constexpr int group_pack = 8;  // groups that are multiplied as one
   constexpr int Cg = 4;  // input channels of a group
   constexpr int Kg = 4;  // output channels of a group

@@ -578,18 +578,22 @@ void convgen_winograd_fused_filter(
     const f16* __restrict__ w,
     f16* __restrict__ u
 ) {
+  constexpr int C = 64;
+  constexpr int w_stride_k = 576, w_stride_r = 192, w_stride_s = 64;  // in elements
+  constexpr int u_stride_r = 16384, u_stride_point = 4096, u_stride_k = 64;  // in elements
+
   constexpr int block_threads = 128;
-  constexpr int threads = 12288;  // of all blocks, those with work
+  constexpr int total_threads = 12288;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
-  const int c = index % 64;
-  const int k = (index / 64) % 64;
-  const int r = index / 4096;
-  const float d0 = cvt_f32_f16(w[k * 576 + r * 192 + c]);
-  const float d1 = cvt_f32_f16(w[k * 576 + r * 192 + c + 64]);
-  const float d2 = cvt_f32_f16(w[k * 576 + r * 192 + c + 128]);
-  u[r * 16384 + k * 64 + c] = cvt_f16_f32(-d0);
-  u[r * 16384 + k * 64 + c + 4096] = cvt_f16_f32(0.25f * d0 + 0.25f * d1 + 0.25f * d2);
-  u[r * 16384 + k * 64 + c + 8192] = cvt_f16_f32(0.25f * d0 - 0.25f * d1 + 0.25f * d2);
-  u[r * 16384 + k * 64 + c + 12288] = cvt_f16_f32(d2);
+  if (index >= total_threads) return;
+  const int c = index % C;
+  const int k = (index / C) % K;
+  const int r = index / (K * C);
+  const float d0 = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + c]);
+  const float d1 = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + c + w_stride_s]);
+  const float d2 = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + c + 2 * w_stride_s]);
+  u[r * u_stride_r + k * u_stride_k + c] = cvt_f16_f32(-d0);
+  u[r * u_stride_r + k * u_stride_k + c + u_stride_point] = cvt_f16_f32(0.25f * d0 + 0.25f * d1 + 0.25f * d2);
+  u[r * u_stride_r + k * u_stride_k + c + 2 * u_stride_point] = cvt_f16_f32(0.25f * d0 - 0.25f * d1 + 0.25f * d2);
+  u[r * u_stride_r + k * u_stride_k + c + 3 * u_stride_point] = cvt_f16_f32(d2);
 }

@@ -635,18 +635,22 @@ void convgen_winograd_fused_streamed_filter(
     const bf16* __restrict__ w,
     bf16* __restrict__ u
 ) {
+  constexpr int C = 256;
+  constexpr int w_stride_k = 2304, w_stride_r = 768, w_stride_s = 256;  // in elements
+  constexpr int u_stride_r = 262144, u_stride_point = 65536, u_stride_k = 256;  // in elements
+
   constexpr int block_threads = 128;
-  constexpr int threads = 196608;  // of all blocks, those with work
+  constexpr int total_threads = 196608;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
-  const int c = index % 256;
-  const int k = (index / 256) % 256;
-  const int r = index / 65536;
-  const float d0 = cvt_f32_bf16(w[k * 2304 + r * 768 + c]);
-  const float d1 = cvt_f32_bf16(w[k * 2304 + r * 768 + c + 256]);
-  const float d2 = cvt_f32_bf16(w[k * 2304 + r * 768 + c + 512]);
-  u[r * 262144 + k * 256 + c] = cvt_bf16_f32(-d0);
-  u[r * 262144 + k * 256 + c + 65536] = cvt_bf16_f32(0.25f * d0 + 0.25f * d1 + 0.25f * d2);
-  u[r * 262144 + k * 256 + c + 131072] = cvt_bf16_f32(0.25f * d0 - 0.25f * d1 + 0.25f * d2);
-  u[r * 262144 + k * 256 + c + 196608] = cvt_bf16_f32(d2);
+  if (index >= total_threads) return;
+  const int c = index % C;
+  const int k = (index / C) % K;
+  const int r = index / (K * C);
+  const float d0 = cvt_f32_bf16(w[k * w_stride_k + r * w_stride_r + c]);
+  const float d1 = cvt_f32_bf16(w[k * w_stride_k + r * w_stride_r + c + w_stride_s]);
+  const float d2 = cvt_f32_bf16(w[k * w_stride_k + r * w_stride_r + c + 2 * w_stride_s]);
+  u[r * u_stride_r + k * u_stride_k + c] = cvt_bf16_f32(-d0);
+  u[r * u_stride_r + k * u_stride_k + c + u_stride_point] = cvt_bf16_f32(0.25f * d0 + 0.25f * d1 + 0.25f * d2);
+  u[r * u_stride_r + k * u_stride_k + c + 2 * u_stride_point] = cvt_bf16_f32(0.25f * d0 - 0.25f * d1 + 0.25f * d2);
+  u[r * u_stride_r + k * u_stride_k + c + 3 * u_stride_point] = cvt_bf16_f32(d2);
 }

@@ -13,12 +13,34 @@ from convgen.ir.tensor import Tensor
 #: Names of extents in formulas and constants, where they are not the dim in capitals.
 EXTENT_NAMES = {"c_in_group": "Cg", "k_in_group": "Kg"}
 #: The names in the order in which they are defined.
-EXTENTS = ("N", "C", "Cg", "D", "H", "W", "K", "Kg", "T", "R", "S", "O", "P", "Q", "walk_o", "walk_p", "walk_q")
+EXTENTS = (
+    "p_tiles",
+    "q_tiles",
+    "N",
+    "C",
+    "Cg",
+    "D",
+    "H",
+    "W",
+    "K",
+    "Kg",
+    "T",
+    "R",
+    "S",
+    "O",
+    "P",
+    "Q",
+    "walk_o",
+    "walk_p",
+    "walk_q",
+)
 
 #: What they are, where the name does not say it.
 COMMENTS = {
-    "channel_vectors": "  // of a pixel or a tap of the target",
     "group_pack": "  // groups that are multiplied as one",
+    "padded_channels": "  // filled up with zeros",
+    "p_tiles": "  // down an image",
+    "q_tiles": "  // across",
     "row_channels": "  // of the taps of a filter row",
     "Cg": "  // input channels of a group",
     "Kg": "  // output channels of a group",
@@ -42,11 +64,13 @@ class Constants:
     """The constants of a function's text, while that is made: those that it mentions, in order.
 
     A name has one value.  Where another number has it already, a number stands for itself.  Operands and results that
-    lie in memory as the `result` does have its strides.  Text with no place where they are `defined` has none.
+    lie in memory as the `result` does have its strides.  Text with no place where they are `defined` has none.  Those of
+    `file` are there already.
     """
 
     result: Tensor | None = None
     defined: bool = True
+    file: Mapping[str, int] = field(default_factory=dict)
 
     _known: dict[str, int] = field(default_factory=dict)
     _mentioned: dict[str, None] = field(default_factory=dict)
@@ -169,7 +193,8 @@ class Constants:
         return Names({step: name for step, name in steps.items() if step > 1}, mention=mention)
 
     def _takes(self, name: str, value: int) -> bool:
-        return self.defined and bool(name) and self._known.setdefault(name, value) == value
+        return self.defined and bool(name) and self._known.setdefault(name, self.file.get(name, value)) == value
 
     def _mention(self, name: str) -> None:
-        self._mentioned.setdefault(name)
+        if name not in self.file:
+            self._mentioned.setdefault(name)
