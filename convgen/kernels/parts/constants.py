@@ -14,26 +14,9 @@ from convgen.ir.tensor import Tensor
 EXTENT_NAMES = {"c_in_group": "Cg", "k_in_group": "Kg"}
 #: The names in the order in which they are defined.
 EXTENTS = (
-    "p_tiles",
-    "q_tiles",
-    "N",
-    "C",
-    "Cg",
-    "D",
-    "H",
-    "W",
-    "K",
-    "Kg",
-    "T",
-    "R",
-    "S",
-    "O",
-    "P",
-    "Q",
-    "walk_o",
-    "walk_p",
-    "walk_q",
-)
+    *("p_tiles", "q_tiles"), *("N", "C", "Cg", "D", "H", "W", "K", "Kg"), *("T", "R", "S"), *("O", "P", "Q"),
+    *("walk_o", "walk_p", "walk_q"),
+)  # fmt: skip
 
 #: What they are, where the name does not say it.
 COMMENTS = {
@@ -64,8 +47,8 @@ class Constants:
     """The constants of a function's text, while that is made: those that it mentions, in order.
 
     A name has one value.  Where another number has it already, a number stands for itself.  Operands and results that
-    lie in memory as the `result` does have its strides.  Text with no place where they are `defined` has none.  Those of
-    `file` are there already.
+    lie in memory as the `result` does have its strides.  Text with no place where they are `defined` has none.  Those
+    of the `file` are there already.
     """
 
     result: Tensor | None = None
