@@ -323,10 +323,11 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int Cg = 4;  // input channels of a group
   constexpr int H = 56;
   constexpr int W = 56;
+  constexpr int Kg = 4;  // output channels of a group
   constexpr int x_stride_n = 401408, x_stride_h = 7168, x_stride_w = 128, x_stride_group = 4;  // in elements
   constexpr int w_stride_k = 36, w_stride_r = 12, w_stride_s = 4;  // in elements
   float sum = 0.0f;
-  const int group = k / 4;
+  const int group = k / Kg;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;

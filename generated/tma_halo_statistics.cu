@@ -480,6 +480,8 @@ void convgen_tma_halo_statistics_sum_s_1(
     float* __restrict__ sums_1
 ) {
   extern __shared__ u8 shared_memory[];
+  constexpr int elements = 512;
+  constexpr int sharers = 16;  // threads that share an element
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const int which = blockIdx.x / 32;
@@ -490,13 +492,13 @@ void convgen_tma_halo_statistics_sum_s_1(
   const int end = 33;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = lane; row < end; row += 16) {
-    sum += values[row * 512 + column];
+  for (int row = lane; row < end; row += sharers) {
+    sum += values[row * elements + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
   const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
 #pragma unroll
-  for (int half = 8; half > 0; half /= 2) {
+  for (int half = sharers / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
     __syncthreads();
     if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));

@@ -315,10 +315,11 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int Cg = 24;  // input channels of a group
   constexpr int H = 56;
   constexpr int W = 56;
+  constexpr int Kg = 24;  // output channels of a group
   constexpr int x_stride_n = 225792, x_stride_h = 4032, x_stride_w = 72, x_stride_group = 24;  // in elements
-  constexpr int w_stride_c = 216, w_stride_r = 72, w_stride_s = 24;  // in elements
+  constexpr int w_stride_g = 5184, w_stride_c = 216, w_stride_r = 72, w_stride_s = 24;  // in elements
   float sum = 0.0f;
-  const int group = k / 24;
+  const int group = k / Kg;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int start_h = p - r + 1;
@@ -332,7 +333,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
 #pragma unroll 1
       for (int c = 0; c < Cg && sum == sum; ++c) {
         const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]);
-        const float w_value = cvt_f32_f16(w[group * 5160 + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
+        const float w_value = cvt_f32_f16(w[group * (w_stride_g - Kg) + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
         sum += x_value * w_value;
       }
     }

@@ -294,10 +294,11 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int Cg = 56;  // input channels of a group
   constexpr int H = 28;
   constexpr int W = 28;
+  constexpr int Kg = 56;  // output channels of a group
   constexpr int x_stride_n = 351232, x_stride_h = 12544, x_stride_w = 448, x_stride_group = 56;  // in elements
   constexpr int w_stride_k = 504, w_stride_r = 168, w_stride_s = 56;  // in elements
   float sum = 0.0f;
-  const int group = k / 56;
+  const int group = k / Kg;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;

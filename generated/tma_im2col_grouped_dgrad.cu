@@ -331,15 +331,16 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int Cg = 8;  // input channels of a group
   constexpr int H = 28;
   constexpr int W = 28;
+  constexpr int Kg = 8;  // output channels of a group
   constexpr int P = 56;
   constexpr int Q = 56;
   constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
-  constexpr int w_stride_c = 72, w_stride_r = 24, w_stride_s = 8;  // in elements
+  constexpr int w_stride_g = 576, w_stride_c = 72, w_stride_r = 24, w_stride_s = 8;  // in elements
   float sum = 0.0f;
   const int q = gemm_m % Q;
   const int p = (gemm_m / Q) % P;
   const int n = gemm_m / (P * Q);
-  const int group = k / 8;
+  const int group = k / Kg;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int start_h = p - r + 1;
@@ -353,7 +354,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
 #pragma unroll 1
       for (int c = 0; c < Cg && sum == sum; ++c) {
         const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]);
-        const float w_value = cvt_f32_f16(w[group * 568 + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
+        const float w_value = cvt_f32_f16(w[group * (w_stride_g - Kg) + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
         sum += x_value * w_value;
       }
     }

@@ -298,6 +298,7 @@ constexpr u32 empty_barriers = full_barriers + 8 * stages;
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int gemm_m, int k) {
   constexpr int Cg = 4;  // input channels of a group
+  constexpr int Kg = 4;  // output channels of a group
   constexpr int P = 14;
   constexpr int Q = 14;
   constexpr int x_stride_n = 100352, x_stride_h = 3584, x_stride_w = 128, x_stride_group = 4;  // in elements
@@ -306,7 +307,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   const int q = gemm_m % Q;
   const int p = (gemm_m / Q) % P;
   const int n = gemm_m / (P * Q);
-  const int group = k / 4;
+  const int group = k / Kg;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p * 2 + r - 1;

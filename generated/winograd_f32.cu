@@ -219,11 +219,12 @@ __device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[c
 // y[n, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const float* __restrict__ x, const float* __restrict__ w, int gemm_m, int k) {
   constexpr int Cg = 64;  // input channels of a group
+  constexpr int Kg = 64;  // output channels of a group
   constexpr int x_stride_w = 2304, x_stride_group = 64;  // in elements
   constexpr int w_stride_k = 64;  // in elements
   float sum = 0.0f;
   const int q = gemm_m;
-  const int group = k / 64;
+  const int group = k / Kg;
   const int in_w = q;
 #pragma unroll 1
   for (int c = 0; c < Cg && sum == sum; ++c) {

@@ -126,6 +126,9 @@ class Constants:
             if dim in ("c", "k") and groups > 1 and extent > groups and not isinstance(stride, Size):
                 named.setdefault(extent // groups * stride, f"{pointer}_stride_group")
         strides = {s: name for s, name in named.items() if self._takes(name, s)}
+        k, group = tensor.extent("k_in_group"), f"{pointer}_stride_g"
+        if k > 1 and group in strides.values() and self._takes("Kg", k):
+            strides.setdefault(tensor.stride("g") - k, f"({group} - Kg)")  # of the channel in the group, k - g * Kg
         return Names(strides, index.divisors, index.moduli, self._mention)
 
     def of_index(
@@ -169,15 +172,12 @@ class Constants:
             step, name = step * extents[dim], f"{extent_name(dim)} * {name}" if name else extent_name(dim)
             steps[step] = name
 
-        def mention(product: str) -> None:
-            for one in product.split(" * "):
-                self._mention(one)
-
-        return Names({step: name for step, name in steps.items() if step > 1}, mention=mention)
+        return Names({step: name for step, name in steps.items() if step > 1}, mention=self._mention)
 
     def _takes(self, name: str, value: int) -> bool:
         return self.defined and bool(name) and self._known.setdefault(name, self.file.get(name, value)) == value
 
     def _mention(self, name: str) -> None:
-        if name not in self.file:
-            self._mentioned.setdefault(name)
+        for one in re.findall(r"[a-zA-Z]\w*", name):
+            if one not in self.file:
+                self._mentioned.setdefault(one)

@@ -71,7 +71,8 @@ def window_sum(
         names = scope.constants.of_index(dims, problem.extent)
         for dim, value in decompose(number, dims, lambda d: formula.number(problem.extent(d))).items():
             at[dim] = scope.let(dim, value, problem.extent(dim), names=names)
-    group = scope.let("group", floordiv(at["k"], Integer(problem.k_per_group)), problem.groups)
+    grouped = constants.of_group(problem.c_per_group, problem.k_per_group, 1)
+    group = scope.let("group", floordiv(at["k"], Integer(problem.k_per_group)), problem.groups, names=grouped)
     nest = Nest(scope.take())
     backward = exchanged_dims()
     for f, i in zip(sp.filter, sp.input, strict=True):
@@ -123,7 +124,8 @@ def filter_sum(problem: ConvProblem) -> WindowSum:
     names = scope.constants.of_index(filter_dims, lambda d: extents["c" if d == "c_in_group" else d])
     for dim, value in decompose(number, problem.w.dims, lambda d: Integer(extents[d])).items():
         at[dim] = scope.let(coordinate_name(dim), value, extents[dim], names=names)
-    group = scope.let("group", floordiv(at["k"], Integer(problem.k_per_group)), problem.groups)
+    grouped = constants.of_group(problem.c_per_group, problem.k_per_group, 1)
+    group = scope.let("group", floordiv(at["k"], Integer(problem.k_per_group)), problem.groups, names=grouped)
     nest = Nest(scope.take())
     at["n"] = _loop(nest, scope, "n", problem.n)
     for o, i in zip(sp.output, sp.input, strict=True):

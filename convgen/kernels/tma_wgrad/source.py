@@ -43,7 +43,6 @@ def source(plan: Plan, layout: Layout) -> str:
         consumers_m=config.warps_m // 4,
         own_fragments=config.own_rows // 64,
         last_pixel=layout.pixels - 1,
-        share_sums=layout.y_parts * problem.k,
         swizzle_field=SWIZZLE_FIELD[layout.span],
         registers=register_split(config.consumers, config.blocks),
         rank=problem.rank + 2,
