@@ -288,6 +288,7 @@ constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an o
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 27648;
 constexpr u32 halo_box_bytes = 24576;  // of a halo tile, what TMA brings; zeros follow
+constexpr u32 halo_read_bytes = 26880;  // and what taps read
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
@@ -354,7 +355,7 @@ void convgen_tma_halo_streamed(
   }
   // past what TMA brings, taps read zeros: padding, and what dropped outputs read
   for (int i = 0; i < rings * stages; ++i) {
-    zero_shared(base + i * halo_tile_bytes + 24576, base + i * halo_tile_bytes + 26880);
+    zero_shared(base + i * halo_tile_bytes + halo_box_bytes, base + i * halo_tile_bytes + halo_read_bytes);
   }
   fence_proxy_async_shared();
   __syncthreads();

@@ -228,6 +228,10 @@ constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an o
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 53248;
 constexpr u32 halo_box_bytes = 49920;  // of a halo tile, what TMA brings
+// where the phases of a halo tile begin, by row and column of x; the first begins with it
+constexpr u32 phase_0_1 = 14336;
+constexpr u32 phase_1_0 = 28672;
+constexpr u32 phase_1_1 = 40960;
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
@@ -295,9 +299,9 @@ void convgen_tma_halo_stride(
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
         tma_load_tile_4d(halo_tile, &a_map_7, full, 0, q0 * 2 - 1, line0 / width * 2 - 1, n);
-        tma_load_tile_4d(halo_tile + 14336, &a_map_7, full, 0, q0 * 2, line0 / width * 2 - 1, n);
-        tma_load_tile_4d(halo_tile + 28672, &a_map_6, full, 0, q0 * 2 - 1, line0 / width * 2, n);
-        tma_load_tile_4d(halo_tile + 40960, &a_map_6, full, 0, q0 * 2, line0 / width * 2, n);
+        tma_load_tile_4d(halo_tile + phase_0_1, &a_map_7, full, 0, q0 * 2, line0 / width * 2 - 1, n);
+        tma_load_tile_4d(halo_tile + phase_1_0, &a_map_6, full, 0, q0 * 2 - 1, line0 / width * 2, n);
+        tma_load_tile_4d(halo_tile + phase_1_1, &a_map_6, full, 0, q0 * 2, line0 / width * 2, n);
       }
     }
   } else {
@@ -316,7 +320,7 @@ void convgen_tma_halo_stride(
       const int n = tile / (line_tiles * strips);
       float acc[pixels / 2];  // rows: channels, columns: pixels
       // where each phase starts in a halo tile
-      constexpr u32 phases[2][2] = {{0, 14336}, {28672, 40960}};
+      constexpr u32 phases[2][2] = {{0, phase_0_1}, {phase_1_0, phase_1_1}};
       const int stage = ring * stages + use % stages;
       const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
       mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));

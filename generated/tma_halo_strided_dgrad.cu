@@ -412,29 +412,36 @@ void convgen_tma_halo_strided_dgrad(
     const int ring = 0;
     int use = 0;  // of the ring's stages
     // this block's filters: each tap with the phase that it reaches, the channels of a filter's group
+    constexpr int channel_vectors = 6;
+    constexpr int filter_s = 3;
+    constexpr int group_pack = 2;  // groups that are multiplied as one
+    constexpr int Cg = 24;  // input channels of a group
+    constexpr int Kg = 24;  // output channels of a group
+    constexpr int w_stride_g = 5184, w_stride_c = 216, w_stride_r = 72, w_stride_s = 24;  // in elements
+    constexpr int filter_vectors = 1296;
     {
       const int first = threadIdx.x;
       Vec4 held[4];
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
-        const int at = first + part * 384;
-        const int c = at % 24;
-        const int k = ((at / 24) % 6) * 8 + k0;
-        const int s = (at / 144) % 3;
-        const int r = at / 432;
-        if (at < 1296 && k < K) {
-          held[part] = *reinterpret_cast<const Vec4*>(w + ((k / 24) * 5184 + c * 216 + r * 72 + s * 24 + k % 24));
+        const int at = first + part * (consumers * 128);
+        const int c = at % Cg;
+        const int k = ((at / Cg) % channel_vectors) * 8 + k0;
+        const int s = (at / (channel_vectors * Cg)) % filter_s;
+        const int r = at / (filter_s * channel_vectors * Cg);
+        if (at < filter_vectors && k < K) {
+          held[part] = *reinterpret_cast<const Vec4*>(w + ((k / Kg) * w_stride_g + c * w_stride_c + r * w_stride_r + s * w_stride_s + k % Kg));
         }
       }
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
-        const int at = first + part * 384;
-        const int c = at % 24;
-        const int k = ((at / 24) % 6) * 8 + k0;
-        const int s = (at / 144) % 3;
-        const int r = at / 432;
-        if (at < 1296 && k < K) {
-          const int channel = ((k / 24) % 2) * 24 + c;
+        const int at = first + part * (consumers * 128);
+        const int c = at % Cg;
+        const int k = ((at / Cg) % channel_vectors) * 8 + k0;
+        const int s = (at / (channel_vectors * Cg)) % filter_s;
+        const int r = at / (filter_s * channel_vectors * Cg);
+        if (at < filter_vectors && k < K) {
+          const int channel = ((k / Kg) % group_pack) * Cg + c;
           {
             const int row = (((r + 1) % 2) * 2 + (s + 1) % 2) * own_channels + k - k0;
             const u32 place = ((-(r + 1) / 2 + 1) * S + -(s + 1) / 2 + 1) * weight_box_bytes + row * row_bytes + channel * 2;
@@ -449,7 +456,7 @@ void convgen_tma_halo_strided_dgrad(
       }
     }
     fence_proxy_async_shared();
-    bar_sync<4, 384>();
+    bar_sync<4, consumers * 128>();
 
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int line0 = tile % line_tiles * tile_pixels;

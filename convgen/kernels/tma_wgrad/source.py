@@ -34,6 +34,7 @@ def source(plan: Plan, layout: Layout) -> str:
         layout=layout,
         launch=plan.launch(),
         one=gradient.ONES[problem.x.dtype],
+        y_sum_parts=layout.shares * layout.y_parts,
         y_sum=gradient.y_sum(layout.problem),
         prepare=g.prepared.kernel,
         gemm=g,
