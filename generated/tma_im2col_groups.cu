@@ -299,8 +299,6 @@ constexpr u32 empty_barriers = full_barriers + 8 * stages;
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int gemm_m, int k) {
   constexpr int Cg = 4;  // input channels of a group
   constexpr int Kg = 4;  // output channels of a group
-  constexpr int P = 14;
-  constexpr int Q = 14;
   constexpr int x_stride_n = 100352, x_stride_h = 3584, x_stride_w = 128, x_stride_group = 4;  // in elements
   constexpr int w_stride_k = 36, w_stride_r = 12, w_stride_s = 4;  // in elements
   float sum = 0.0f;

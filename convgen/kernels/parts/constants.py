@@ -70,6 +70,11 @@ class Constants:
         return self._defined(within), self._defined([name for name in self._mentioned if name not in within])
 
     @property
+    def mentioned(self) -> dict[str, int]:
+        """Those that were mentioned, with their values."""
+        return {name: self._known[name] for name in self._mentioned}
+
+    @property
     def all(self) -> tuple[str, ...]:
         """C text that defines those which were mentioned."""
         return self._defined([*self._mentioned])

@@ -52,7 +52,7 @@ class WindowSum:
 
 def window_sum(
     problem: ConvProblem, name: str = "", dims: Sequence[str] = (), *, whole: bool = False, mirrored: bool = False,
-    strided: ConvProblem | None = None, sizes: Iterable[str] = (),
+    strided: ConvProblem | None = None, sizes: Iterable[str] = (), file: Constants | None = None,
 ) -> WindowSum:  # fmt: skip
     """The sum of an element of y of a forward convolution, from x and w as they lie in memory.
 
@@ -60,9 +60,10 @@ def window_sum(
     stands for these of them; where it is the `whole` place in y, the others are of dims of one element.  With a
     `mirrored` filter, the window's first tap is w's last.  A `strided` dgrad, where the forward convolution is its
     assignment, says which pixels of x the taps bring.  `sizes` that a call decides are the last parameters.
+    Constants of the `file` are there already.
     """
     sp = problem.spatial
-    constants = Constants()
+    constants = Constants(file=file.mentioned if file else {})
     scope = Scope(index_type(problem, ()), limited=bool(problem.dynamic), constants=constants)
     named = [d for d in ("n", *sp.output, "k") if d not in dims and not whole]
     at = all_zero(problem) | {d: scope.declare(d, problem.extent(d)) for d in named}
