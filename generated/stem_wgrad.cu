@@ -205,13 +205,13 @@ constexpr int own_vectors = 2;  // of a filter row, of a consumer
 
 constexpr int vector_taps = 2;
 constexpr int used = 6;  // elements of a vector that are x's
-constexpr int phases = 1;  // lines of a row of x: every 2 pixels a vector
-constexpr int phase_step = 2;  // pixels between their first
+constexpr int phases = 1;  // lines into which a row of x is split, with a vector every 2 pixels
+constexpr int phase_step = 2;  // pixels from the first of a line to the first of the next line
 constexpr int line_columns = 115;  // vectors of a line
 constexpr int row_vectors = phases * line_columns;
 constexpr int round_rows = 2;  // rows of x that an output row adds to those above it
-constexpr int fresh_rounds = 4;  // as many rounds of them are all rows under it
-constexpr int thread_vectors = 3;  // that a builder makes in a round
+constexpr int fresh_rounds = 4;  // rounds that make all rows of x under an output row
+constexpr int thread_vectors = 3;  // vectors that a builder makes in a round
 constexpr int slots = 16;  // rows of x, a ring
 constexpr int copies = 6;  // of the ring's first rows, behind its last: so that any R are neighbors
 
@@ -241,7 +241,7 @@ __device__ __forceinline__ int first_of(int slice) {
   return slice * (output_rows / slices) + min(slice, output_rows % slices);
 }
 
-// Rounds that make the rows of x under an output row: all of them where it is the first of a block or of an image.
+// The rounds of an output row: those of all its rows of x where it is the first of a block or of an image, else one.
 __device__ __forceinline__ int rounds_of(int row, int first_row) { return row == first_row || row % P == 0 ? fresh_rounds : 1; }
 
 // Loads a thread's elements of a round, the last but `left` of an output row.
