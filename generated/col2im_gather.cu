@@ -45,9 +45,9 @@ void convgen_col2im_gather(
   constexpr int lowered_stride_n = 9216, lowered_stride_p = 576, lowered_stride_q = 36, lowered_stride_c = 9, lowered_stride_r = 3;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int threads = 2048;  // of all blocks, those with work
+  constexpr int total_threads = 2048;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
+  if (index >= total_threads) return;
   const int c = index % C;
   const int in_w = (index / C) % W;
   const int in_h = (index / (W * C)) % H;

@@ -180,6 +180,7 @@ __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 // (h - p, w - q) if c = d, and else zero.  An mma has one row h, and 8 blocks of 4 x 2 pixels (p, q).
 constexpr int R = 3;
 constexpr int S = 3;
+constexpr int w_stride_k = 9;  // in elements
 constexpr int vector = 8;  // output channels of a warp
 constexpr int consumers = 256;  // threads; a producer's warp comes after them
 
@@ -225,7 +226,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int H = 14;
   constexpr int W = 14;
   constexpr int x_stride_n = 75264, x_stride_h = 5376, x_stride_w = 384;  // in elements
-  constexpr int w_stride_k = 9, w_stride_r = 3;  // in elements
+  constexpr int w_stride_r = 3;  // in elements
   float sum = 0.0f;
   const int group = k;
 #pragma unroll 1
@@ -311,7 +312,7 @@ void convgen_depthwise_mma(
       const int i = thread + j * consumers;
       const int tap = i % (R * S);
       const int channel = first_k + i / (R * S);
-      if (i < channels * R * S) value[j] = w[channel * 9 + tap];
+      if (i < channels * R * S) value[j] = w[channel * w_stride_k + tap];
     }
 #pragma unroll
     for (int j = 0; j < 3; ++j) {

@@ -80,6 +80,10 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 //   y = clamp(acc + b, 0, 6)
 constexpr int R = 3;
 constexpr int S = 3;
+constexpr int H = 112;
+constexpr int W = 112;
+constexpr int x_stride_n = 802816, x_stride_h = 7168, x_stride_w = 64;  // in elements
+constexpr int w_stride_k = 9;  // in elements
 constexpr int vector = 2;  // output channels of a thread
 constexpr int inputs = 2;  // input channels of a thread
 constexpr int threads = 256;
@@ -115,7 +119,7 @@ void convgen_depthwise_nhwc(
   for (int i = thread; i < channels * R * S; i += threads) {
     const int tap = i % (R * S);
     const int channel = first_k + i / (R * S);
-    const float value = cvt_f32_f16(w[channel * 9 + tap]);
+    const float value = cvt_f32_f16(w[channel * w_stride_k + tap]);
     st_shared_u32(shared + (tap * pitch + channel - first_k) * 4, __float_as_uint(value));
   }
   __syncthreads();
@@ -144,11 +148,11 @@ void convgen_depthwise_nhwc(
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
       const int h = first_p * 2 + i - 1;
-      const f16* source = x + (n * 802816 + h * 7168 + first_w * 64 + c);
+      const f16* source = x + (n * x_stride_n + h * x_stride_h + first_w * x_stride_w + c);
       float row[columns][inputs];
 #pragma unroll
       for (int j = 0; j < columns; ++j) {
-        const bool inside = u32(h) < 112 && u32(first_w + j) < 112;
+        const bool inside = u32(h) < H && u32(first_w + j) < W;
         const u32 raw_value_0 = inside ? *reinterpret_cast<const u32*>(source + j * column_step) : u32{};
         const float value[2] = {cvt_f32_f16(f16(raw_value_0)), cvt_f32_f16(f16(raw_value_0 >> 16))};
 #pragma unroll

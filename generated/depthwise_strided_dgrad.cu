@@ -129,6 +129,7 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // band of an image needs one more slab of input rows.  TMA fills what lies outside x with zero: the padding.
 constexpr int R = 3;
 constexpr int S = 3;
+constexpr int w_stride_k = 9;  // in elements
 constexpr int vector = 4;  // output channels of a thread
 constexpr int inputs = 4;  // input channels of a thread
 constexpr int consumers = 352;  // threads; a producer's warp comes after them
@@ -227,7 +228,7 @@ void convgen_depthwise_strided_dgrad(
       const int i = thread + j * consumers;
       const int tap = i % (R * S);
       const int channel = first_k + i / (R * S);
-      if (i < channels * R * S) value[j] = cvt_f32_f16(w[channel * 9 + tap]);
+      if (i < channels * R * S) value[j] = cvt_f32_f16(w[channel * w_stride_k + tap]);
     }
 #pragma unroll
     for (int j = 0; j < 3; ++j) {

@@ -144,6 +144,10 @@ __device__ __forceinline__ f16 cvt_f16_f32(float v) {
 // A thread has 2 channels, and walks down strips of 7 output columns.  With each output row comes an input row;
 // an input row is under 3 output rows, which the thread holds, each under other rows of the filter.
 constexpr int S = 3;
+constexpr int H = 14;
+constexpr int W = 14;
+constexpr int x_stride_n = 75264, x_stride_h = 5376, x_stride_w = 384;  // in elements
+constexpr int y_stride_n = 75264, y_stride_q = 384;  // in elements
 constexpr int vector = 2;  // output channels of a thread
 constexpr int inputs = 2;  // input channels of a thread
 constexpr int tile_r = 3;  // filter rows of a thread
@@ -221,10 +225,10 @@ void convgen_depthwise_wgrad(
     ahead_inside = 0;
 #pragma unroll
     for (int column = 0; column < read_columns; ++column) {
-      ahead_inside |= u32(u32(first_w + column) < 14) << column;
+      ahead_inside |= u32(u32(first_w + column) < W) << column;
     }
-    x_from = x + (n * 75264 + -1 * 5376 + first_w * 384 + c);
-    y_from = y + (n * 75264 + first_q * 384 + thread_k);
+    x_from = x + (n * x_stride_n + -1 * x_stride_h + first_w * x_stride_w + c);
+    y_from = y + (n * y_stride_n + first_q * y_stride_q + thread_k);
   };
   const auto next = [&]() {
     ahead_h += 1;
@@ -247,7 +251,7 @@ void convgen_depthwise_wgrad(
     }
   };
   const auto load_x = [&](int i) {
-    const u32 wanted = u32(ahead_h + i) < 14 ? ahead_inside : 0;
+    const u32 wanted = u32(ahead_h + i) < H ? ahead_inside : 0;
 #pragma unroll
     for (int column = 0; column < read_columns; ++column) {
       const bool inside = wanted >> column & 1;

@@ -343,14 +343,14 @@ void convgen_depthwise_wgrad_shared_sum(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 4704;  // elements of w
-  constexpr int lanes = 16;
-  constexpr int places = 256 / lanes;
+  constexpr int sharers = 16;  // threads that share an element's slices
+  constexpr int places = 256 / sharers;
   const int lane = threadIdx.x / places;
   const int offset = (blockIdx.x * places + threadIdx.x % places) * 4;
   float v[4] = {};
   if (offset < size) {
 #pragma unroll 8
-    for (int slice = lane; slice < 128; slice += lanes) {
+    for (int slice = lane; slice < 128; slice += sharers) {
       const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
       const float part[4] = {
           __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),
@@ -365,7 +365,7 @@ void convgen_depthwise_wgrad_shared_sum(
   __syncthreads();
   if (lane > 0 || offset >= size) return;
 #pragma unroll
-  for (int other = 1; other < lanes; ++other) {
+  for (int other = 1; other < sharers; ++other) {
     float part[4];
     ld_shared_v4_f32(part, shared + (other * places + threadIdx.x) * 16);
 #pragma unroll

@@ -70,9 +70,9 @@ void convgen_direct_depthwise(
   constexpr int w_stride_k = 9, w_stride_r = 3;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int threads = 200704;  // of all blocks, those with work
+  constexpr int total_threads = 200704;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
+  if (index >= total_threads) return;
   const int q = index % Q;
   const int p = (index / Q) % P;
   const int k = (index / (P * Q)) % K;

@@ -61,9 +61,9 @@ void convgen_direct_dgrad(
   constexpr int x_stride_n = 5400, x_stride_h = 360, x_stride_w = 24;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int threads = 10800;  // of all blocks, those with work
+  constexpr int total_threads = 10800;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
+  if (index >= total_threads) return;
   const int in_w = index % W;
   const int in_h = (index / W) % H;
   const int n = (index / (H * W)) % N;

@@ -79,9 +79,9 @@ void convgen_direct_sums(
   constexpr int y_stride_n = 25088, y_stride_p = 896, y_stride_q = 32;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int threads = 200704;  // of all blocks, those with work
+  constexpr int total_threads = 200704;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
+  if (index >= total_threads) return;
   const int q = index % Q;
   const int p = (index / Q) % P;
   const int n = (index / (P * Q)) % N;
@@ -118,6 +118,9 @@ void convgen_direct_sums_sum_s_0(
     float* __restrict__ sums_1
 ) {
   extern __shared__ u8 shared_memory[];
+  constexpr int elements = 32;
+  constexpr int values_stride_q = 32;  // in elements
+  constexpr int sharers = 16;  // threads that share an element
   const int which = blockIdx.x / 50;
   const float* values = which == 0 ? values_0 : values_1;
   float* sums = which == 0 ? sums_0 : sums_1;
@@ -127,18 +130,18 @@ void convgen_direct_sums_sum_s_0(
   const int end = min(part * 256 + 256, 6272);
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = part * 256 + lane; row < end; row += 16) {
-    sum += values[row * 32 + column];
+  for (int row = part * 256 + lane; row < end; row += sharers) {
+    sum += values[row * values_stride_q + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
   const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
 #pragma unroll
-  for (int half = 8; half > 0; half /= 2) {
+  for (int half = sharers / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
     __syncthreads();
     if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
   }
-  if (lane == 0) sums[part * 32 + column] = sum;
+  if (lane == 0) sums[part * elements + column] = sum;
 }
 
 // s[k], squares[k]: 25 parts of sums of each, in a fixed order.
@@ -150,6 +153,8 @@ void convgen_direct_sums_sum_s_1(
     float* __restrict__ sums_1
 ) {
   extern __shared__ u8 shared_memory[];
+  constexpr int elements = 32;
+  constexpr int sharers = 16;  // threads that share an element
   const int which = blockIdx.x / 2;
   const float* values = which == 0 ? values_0 : values_1;
   float* sums = which == 0 ? sums_0 : sums_1;
@@ -158,13 +163,13 @@ void convgen_direct_sums_sum_s_1(
   const int end = 25;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = lane; row < end; row += 16) {
-    sum += values[row * 32 + column];
+  for (int row = lane; row < end; row += sharers) {
+    sum += values[row * elements + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
   const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
 #pragma unroll
-  for (int half = 8; half > 0; half /= 2) {
+  for (int half = sharers / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
     __syncthreads();
     if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));

@@ -57,9 +57,9 @@ void convgen_direct_wgrad(
   constexpr int y_stride_n = 4704, y_stride_p = 336, y_stride_q = 24;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int threads = 3456;  // of all blocks, those with work
+  constexpr int total_threads = 3456;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
+  if (index >= total_threads) return;
   const int c = index % C;
   const int s = (index / C) % S;
   const int r = (index / (S * C)) % R;

@@ -50,9 +50,9 @@ void convgen_im2col_channels_im2col(
   constexpr int x_stride_n = 243, x_stride_h = 27, x_stride_w = 3;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int threads = 4374;  // of all blocks, those with work
+  constexpr int total_threads = 4374;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
+  if (index >= total_threads) return;
   const int row = index / (R * S * C);
   const int q = row % Q;
   const int p = (row / Q) % P;

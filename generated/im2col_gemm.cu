@@ -69,9 +69,9 @@ void convgen_im2col_gemm_im2col(
   constexpr int x_stride_n = 13200, x_stride_h = 660, x_stride_w = 33;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int threads = 475200;  // of all blocks, those with work
+  constexpr int total_threads = 475200;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
+  if (index >= total_threads) return;
   const int row = index / (R * S * C);
   const int q = row % Q;
   const int p = (row / Q) % P;
@@ -99,9 +99,9 @@ void convgen_im2col_gemm_finish(
   constexpr int K = 50;
 
   constexpr int block_threads = 256;
-  constexpr int threads = 80000;  // of all blocks, those with work
+  constexpr int total_threads = 80000;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
+  if (index >= total_threads) return;
   const int k = index % K;
   const float acc = sums[index];
   const float value_b = operand_b[k];

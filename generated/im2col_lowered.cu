@@ -43,9 +43,9 @@ void convgen_im2col_lowered(
   constexpr int x_stride_c = 1024, x_stride_h = 32;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int threads = 19200;  // of all blocks, those with work
+  constexpr int total_threads = 19200;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
+  if (index >= total_threads) return;
   const int row = index / (P * Q);
   const int s = row % S;
   const int r = (row / S) % R;

@@ -45,9 +45,9 @@ void convgen_im2col_pixel(
   constexpr int lowered_stride_n = 6912, lowered_stride_p = 432, lowered_stride_q = 27, lowered_stride_c = 9, lowered_stride_r = 3;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int threads = 512;  // of all blocks, those with work
+  constexpr int total_threads = 512;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
+  if (index >= total_threads) return;
   const int q = index % Q;
   const int p = (index / Q) % P;
   const int n = index / (P * Q);

@@ -46,9 +46,9 @@ void convgen_im2col_planes_im2col(
   constexpr int x_stride_n = 2880, x_stride_c = 144, x_stride_h = 12;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int threads = 256000;  // of all blocks, those with work
+  constexpr int total_threads = 256000;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
+  if (index >= total_threads) return;
   const int row = index / (C * R * S);
   const int q = row % Q;
   const int p = (row / Q) % P;

@@ -44,9 +44,9 @@ void convgen_im2col_taps(
   constexpr int lowered_stride_c = 6400, lowered_stride_r = 1280, lowered_stride_s = 256, lowered_stride_p = 16;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int threads = 768;  // of all blocks, those with work
+  constexpr int total_threads = 768;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
+  if (index >= total_threads) return;
   const int q = index % Q;
   const int p = (index / Q) % P;
   const int c = index / (P * Q);

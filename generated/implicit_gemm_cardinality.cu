@@ -154,6 +154,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int Cg = 8;  // input channels of a group
   constexpr int H = 28;
   constexpr int W = 28;
+  constexpr int Kg = 8;  // output channels of a group
   constexpr int P = 28;
   constexpr int Q = 28;
   constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
@@ -162,7 +163,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   const int q = gemm_m % Q;
   const int p = (gemm_m / Q) % P;
   const int n = gemm_m / (P * Q);
-  const int group = k / 8;
+  const int group = k / Kg;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;

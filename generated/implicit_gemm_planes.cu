@@ -103,60 +103,71 @@ __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 // ---- kernel ----------------------------------------------------------------------------------
 // x from n c h w to n h w c, 2 channels of zeros: a block takes 32 channels of 44 by 32 columns of 196 through shared memory.
 __device__ __forceinline__ void prepare_x(const u32* source, u32* target, u32 tile, int block) {
+  constexpr int source_stride_n = 8232, source_stride_c = 196;  // in elements
+  constexpr int target_stride_n = 8624, target_stride_w = 44;  // in elements
   constexpr int channels = 42;
   constexpr int columns = 196;  // neighbors in the source
+  constexpr int target_channels = 44;
+  constexpr int channel_tiles = 2;
+  constexpr int column_tiles = 7;
+  constexpr int tile_side = 32;  // channels, and columns, of a tile
   constexpr u32 pitch = 132;  // bytes of a channel in shared memory: a word more, so that a column's lie in different banks
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
-  const int c0 = block % 2 * 32;
-  const int column0 = block / 2 % 7 * 32;
-  const int batch = block / 14;
-  source += batch * 8232;
-  target += batch * 8624;
+  const int lane = threadIdx.x % tile_side;
+  const int warp = threadIdx.x / tile_side;
+  const int c0 = block % channel_tiles * tile_side;
+  const int column0 = block / channel_tiles % column_tiles * tile_side;
+  const int batch = block / (channel_tiles * column_tiles);
+  source += batch * source_stride_n;
+  target += batch * target_stride_n;
 #pragma unroll
-  for (int row = warp; row < 32; row += 8) {
+  for (int row = warp; row < tile_side; row += 8) {
     const int c = c0 + row;
     if (c < channels && column0 + lane < columns) {
-      st_shared_u32(tile + row * pitch + lane * 4, source[c * 196 + column0 + lane]);
+      st_shared_u32(tile + row * pitch + lane * 4, source[c * source_stride_c + column0 + lane]);
     }
   }
   __syncthreads();
 #pragma unroll
-  for (int column = warp; column < 32; column += 8) {
+  for (int column = warp; column < tile_side; column += 8) {
     const int pixel = column0 + column;
     const int c = c0 + lane;
-    if (c < 44 && pixel < columns) {
-      target[pixel * 44 + c] = c < channels ? ld_shared_u32(tile + lane * pitch + column * 4) : 0u;
+    if (c < target_channels && pixel < columns) {
+      target[pixel * target_stride_w + c] = c < channels ? ld_shared_u32(tile + lane * pitch + column * 4) : 0u;
     }
   }
 }
 
 // w from k c r s to k r s c, 2 channels of zeros: a block takes 32 channels of 44 by 32 columns through shared memory.
 __device__ __forceinline__ void prepare_w(const u32* source, u32* target, u32 tile, int block) {
+  constexpr int source_stride_k = 378, source_stride_c = 9;  // in elements
+  constexpr int target_stride_k = 396, target_stride_s = 44;  // in elements
   constexpr int channels = 42;
   constexpr int columns = 9;  // neighbors in the source
+  constexpr int target_channels = 44;
+  constexpr int channel_tiles = 2;
+  constexpr int tile_side = 32;  // channels, and columns, of a tile
   constexpr u32 pitch = 132;  // bytes of a channel in shared memory: a word more, so that a column's lie in different banks
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
-  const int c0 = block % 2 * 32;
+  const int lane = threadIdx.x % tile_side;
+  const int warp = threadIdx.x / tile_side;
+  const int c0 = block % channel_tiles * tile_side;
   const int column0 = 0;
-  const int batch = block / 2;
-  source += batch * 378;
-  target += batch * 396;
+  const int batch = block / channel_tiles;
+  source += batch * source_stride_k;
+  target += batch * target_stride_k;
 #pragma unroll
-  for (int row = warp; row < 32; row += 8) {
+  for (int row = warp; row < tile_side; row += 8) {
     const int c = c0 + row;
     if (c < channels && column0 + lane < columns) {
-      st_shared_u32(tile + row * pitch + lane * 4, source[c * 9 + column0 + lane]);
+      st_shared_u32(tile + row * pitch + lane * 4, source[c * source_stride_c + column0 + lane]);
     }
   }
   __syncthreads();
 #pragma unroll
-  for (int column = warp; column < 32; column += 8) {
+  for (int column = warp; column < tile_side; column += 8) {
     const int pixel = column0 + column;
     const int c = c0 + lane;
-    if (c < 44 && pixel < columns) {
-      target[pixel * 44 + c] = c < channels ? ld_shared_u32(tile + lane * pitch + column * 4) : 0u;
+    if (c < target_channels && pixel < columns) {
+      target[pixel * target_stride_s + c] = c < channels ? ld_shared_u32(tile + lane * pitch + column * 4) : 0u;
     }
   }
 }

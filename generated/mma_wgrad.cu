@@ -263,14 +263,14 @@ void convgen_mma_wgrad_sum(
   extern __shared__ u8 shared_memory[];
   const u32 shared = (shared_address(shared_memory) + 15) & ~15u;
   constexpr int size = 88128;  // elements of w
-  constexpr int lanes = 4;
-  constexpr int places = 256 / lanes;
+  constexpr int sharers = 4;  // threads that share an element's slices
+  constexpr int places = 256 / sharers;
   const int lane = threadIdx.x / places;
   const int offset = (blockIdx.x * places + threadIdx.x % places) * 4;
   float v[4] = {};
   if (offset < size) {
 #pragma unroll 8
-    for (int slice = lane; slice < 8; slice += lanes) {
+    for (int slice = lane; slice < 8; slice += sharers) {
       const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
       const float part[4] = {
           __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),
@@ -285,7 +285,7 @@ void convgen_mma_wgrad_sum(
   __syncthreads();
   if (lane > 0 || offset >= size) return;
 #pragma unroll
-  for (int other = 1; other < lanes; ++other) {
+  for (int other = 1; other < sharers; ++other) {
     float part[4];
     ld_shared_v4_f32(part, shared + (other * places + threadIdx.x) * 16);
 #pragma unroll

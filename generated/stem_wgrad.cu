@@ -205,14 +205,15 @@ constexpr int own_vectors = 2;  // of a filter row, of a consumer
 
 constexpr int vector_taps = 2;
 constexpr int used = 6;  // elements of a vector that are x's
-constexpr int phases = 1;  // lines of a row of x: every 2 pixels a vector
-constexpr int phase_step = 2;  // pixels between their first
+constexpr int phases = 1;  // lines into which a row of x is split, with a vector every 2 pixels
+constexpr int phase_step = 2;  // pixels from the first of a line to the first of the next line
 constexpr int line_columns = 115;  // vectors of a line
 constexpr int row_vectors = phases * line_columns;
 constexpr int round_rows = 2;  // rows of x that an output row adds to those above it
-constexpr int fresh_rounds = 4;  // as many rounds of them are all rows under it
-constexpr int thread_vectors = 3;  // that a builder makes in a round
-constexpr int slots = 16;  // rows of x, a ring; the first 6 are kept again behind it, so that any R are neighbors
+constexpr int fresh_rounds = 4;  // rounds that make all rows of x under an output row
+constexpr int thread_vectors = 3;  // vectors that a builder makes in a round
+constexpr int slots = 16;  // rows of x, a ring
+constexpr int copies = 6;  // of the ring's first rows, behind its last: so that any R are neighbors
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle of A looks at absolute addresses):
 //   A         4 stages x 1 box of 112 pixels x 128
@@ -229,7 +230,7 @@ constexpr u32 stage_bytes = tile_m / 64 * a_box_bytes;
 constexpr u32 vector_bytes = 16;
 constexpr u32 x_row_bytes = row_vectors * vector_bytes;
 constexpr u32 x_rows = stages * stage_bytes;
-constexpr u32 a_full = x_rows + (slots + 6) * x_row_bytes;
+constexpr u32 a_full = x_rows + (slots + copies) * x_row_bytes;
 constexpr u32 a_empty = a_full + 8 * stages;
 constexpr u32 b_full = a_empty + 8 * stages;
 constexpr u32 b_empty = b_full + 8 * depth;
@@ -240,11 +241,12 @@ __device__ __forceinline__ int first_of(int slice) {
   return slice * (output_rows / slices) + min(slice, output_rows % slices);
 }
 
-// Rounds that make the rows of x under an output row: all of them where it is the first of a block or of an image.
+// The rounds of an output row: those of all its rows of x where it is the first of a block or of an image, else one.
 __device__ __forceinline__ int rounds_of(int row, int first_row) { return row == first_row || row % P == 0 ? fresh_rounds : 1; }
 
 // Loads a thread's elements of a round, the last but `left` of an output row.
 __device__ __forceinline__ void load_elements(u16 (&element)[thread_vectors][used], const f16* __restrict__ x, int row, int left, int thread) {
+  constexpr int x_stride_n = 150528, x_stride_h = 672, x_stride_w = 3;  // in elements
   const int n = row / P;
   const int first_h = row % P * 2 + (R - 3) - left * round_rows;
 #pragma unroll
@@ -257,7 +259,7 @@ __device__ __forceinline__ void load_elements(u16 (&element)[thread_vectors][use
     for (int e = 0; e < used; ++e) {
       const int pixel = first_pixel + e / 3;
       const int c = e % 3;
-      element[i][e] = inside && u32(pixel) < W ? x[n * 150528 + in_h * 672 + pixel * 3 + c] : u16(0);
+      element[i][e] = inside && u32(pixel) < W ? x[n * x_stride_n + in_h * x_stride_h + pixel * x_stride_w + c] : u16(0);
     }
   }
 }
@@ -276,7 +278,7 @@ __device__ __forceinline__ void store_elements(const u16 (&element)[thread_vecto
     const int slot = next + place / row_vectors;
     const u32 address = rows + slot * x_row_bytes + place % row_vectors * vector_bytes;
     st_shared_v4_u32(address, vector);
-    if (slot < 6) st_shared_v4_u32(address + slots * x_row_bytes, vector);
+    if (slot < copies) st_shared_v4_u32(address + slots * x_row_bytes, vector);
   }
 }
 
@@ -461,14 +463,14 @@ void convgen_stem_wgrad_sum(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 9408;  // elements of w
-  constexpr int lanes = 2;
-  constexpr int places = 256 / lanes;
+  constexpr int sharers = 2;  // threads that share an element's slices
+  constexpr int places = 256 / sharers;
   const int lane = threadIdx.x / places;
   const int offset = (blockIdx.x * places + threadIdx.x % places) * 4;
   float v[4] = {};
   if (offset < size) {
 #pragma unroll 8
-    for (int slice = lane; slice < 5; slice += lanes) {
+    for (int slice = lane; slice < 5; slice += sharers) {
       const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
       const float part[4] = {
           __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),
@@ -499,6 +501,8 @@ void convgen_stem_wgrad_sum_db_1(
     float* __restrict__ sums
 ) {
   extern __shared__ u8 shared_memory[];
+  constexpr int elements = 64;
+  constexpr int sharers = 8;  // threads that share an element
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const int column = blockIdx.x % 4 * 16 + threadIdx.x % 16;
@@ -506,13 +510,13 @@ void convgen_stem_wgrad_sum_db_1(
   const int end = 5;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = lane; row < end; row += 8) {
-    sum += values[row * 64 + column];
+  for (int row = lane; row < end; row += sharers) {
+    sum += values[row * elements + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
   const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
 #pragma unroll
-  for (int half = 4; half > 0; half /= 2) {
+  for (int half = sharers / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
     __syncthreads();
     if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));

@@ -220,6 +220,13 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
@@ -285,6 +292,10 @@ constexpr u32 row_bytes = 32;  // a halo tile's channels of a pixel, or of an ou
 constexpr u32 swizzle = 3;  // of 32 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 22528;
 constexpr u32 halo_box_bytes = 21120;  // of a halo tile, what TMA brings
+// where the phases of a halo tile begin, by row and column of x; the first begins with it
+constexpr u32 phase_1_0 = 6144;
+constexpr u32 phase_2_0 = 12288;
+constexpr u32 phase_3_0 = 17408;
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 16;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
@@ -316,10 +327,11 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int Cg = 4;  // input channels of a group
   constexpr int H = 56;
   constexpr int W = 56;
+  constexpr int Kg = 4;  // output channels of a group
   constexpr int x_stride_n = 401408, x_stride_h = 7168, x_stride_w = 128, x_stride_group = 4;  // in elements
   constexpr int w_stride_k = 36, w_stride_r = 12, w_stride_s = 4;  // in elements
   float sum = 0.0f;
-  const int group = k / 4;
+  const int group = k / Kg;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;
@@ -400,9 +412,9 @@ void convgen_tma_halo_fold(
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
         tma_load_tile_4d(halo_tile, &a_map_6, full, c0, q0 - 1, line0 / width * 4 - 1, n);
-        tma_load_tile_4d(halo_tile + 6144, &a_map_6, full, c0, q0 - 1, line0 / width * 4, n);
-        tma_load_tile_4d(halo_tile + 12288, &a_map_5, full, c0, q0 - 1, line0 / width * 4 + 1, n);
-        tma_load_tile_4d(halo_tile + 17408, &a_map_5, full, c0, q0 - 1, line0 / width * 4 + 2, n);
+        tma_load_tile_4d(halo_tile + phase_1_0, &a_map_6, full, c0, q0 - 1, line0 / width * 4, n);
+        tma_load_tile_4d(halo_tile + phase_2_0, &a_map_5, full, c0, q0 - 1, line0 / width * 4 + 1, n);
+        tma_load_tile_4d(halo_tile + phase_3_0, &a_map_5, full, c0, q0 - 1, line0 / width * 4 + 2, n);
       }
     }
   } else {
@@ -422,27 +434,34 @@ void convgen_tma_halo_fold(
       channel_b[i] = operand_b[k];
     }
     // this block's filters: a row further down for each output row, the channels of a filter's group
+    constexpr int filter_s = 3;
+    constexpr int filter_r = 3;
+    constexpr int group_pack = 4;  // groups that are multiplied as one
+    constexpr int Cg = 4;  // input channels of a group
+    constexpr int Kg = 4;  // output channels of a group
+    constexpr int w_stride_k = 36, w_stride_r = 12, w_stride_s = 4;  // in elements
+    constexpr int filter_vectors = 144;
     {
       const int first = threadIdx.x;
       u64 held[1];
       {
         const int at = first;
         const int c = 0;
-        const int s = at % 3;
-        const int r = (at / 3) % 3;
-        const int k = at / 9 + k0;
-        if (at < 144) {
-          held[0] = *reinterpret_cast<const u64*>(w + (k * 36 + r * 12 + s * 4 + c));
+        const int s = at % filter_s;
+        const int r = (at / filter_s) % filter_r;
+        const int k = at / (filter_r * filter_s) + k0;
+        if (at < filter_vectors) {
+          held[0] = *reinterpret_cast<const u64*>(w + (k * w_stride_k + r * w_stride_r + s * w_stride_s + c));
         }
       }
       {
         const int at = first;
         const int c = 0;
-        const int s = at % 3;
-        const int r = (at / 3) % 3;
-        const int k = at / 9 + k0;
-        if (at < 144) {
-          const int channel = ((k / 4) % 4) * 4 + c;
+        const int s = at % filter_s;
+        const int r = (at / filter_s) % filter_r;
+        const int k = at / (filter_r * filter_s) + k0;
+        if (at < filter_vectors) {
+          const int channel = ((k / Kg) % group_pack) * Cg + c;
 #pragma unroll
           for (int i = 0; i < fold; ++i) {
             const int row = i * own_channels + k - k0;
@@ -454,7 +473,7 @@ void convgen_tma_halo_fold(
       }
     }
     fence_proxy_async_shared();
-    bar_sync<3, 256>();
+    bar_sync<3, consumers * 128>();
 
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int line0 = tile % line_tiles * tile_pixels;
@@ -484,7 +503,7 @@ void convgen_tma_halo_fold(
       for (int i = 0; i < slots; ++i) request(i * epi_tile_pixels);
       float acc[pixels / 2];  // rows: channels, columns: pixels
       // where each phase starts in a halo tile
-      constexpr u32 phases[4][1] = {{0}, {6144}, {12288}, {17408}};
+      constexpr u32 phases[4][1] = {{0}, {phase_1_0}, {phase_2_0}, {phase_3_0}};
       const int stage = ring * stages + use % stages;
       const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
       mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));
@@ -541,8 +560,8 @@ void convgen_tma_halo_fold(
         sync_consumer(consumer);  // the epilogue tile's last pixels are stored, and its operands are there
         const u32 tile_z = base + operand_slots + (consumer * slots + first / epi_tile_pixels % slots) * slot_bytes;
         {
-          const int pixel = lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
-          const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
+          const int pixel = stmatrix_trans_row(lane);
+          const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
           const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
           const float* sums = &acc[first / 2];
           float v[8];

@@ -173,37 +173,48 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // x from n c h w to n h w c: a block takes 64 channels by 104 columns of 196 through shared memory.
 __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 tile, int block) {
+  constexpr int source_stride_n = 12544, source_stride_c = 196;  // in elements
+  constexpr int target_stride_n = 12544, target_stride_w = 64;  // in elements
   constexpr int channels = 64;
   constexpr int columns = 196;  // neighbors in the source
+  constexpr int column_tiles = 2;
   constexpr int tile_columns = 104;
   constexpr int vector = 4;  // elements of a load
   constexpr int loads = 1664;  // of a tile
   constexpr int in_flight = 7;  // of a thread
+  constexpr int block_threads = 256;
   constexpr u32 pitch = 256;  // bytes of a channel in shared memory
   const int c0 = 0;
-  const int column0 = block % 2 * tile_columns;
-  const int batch = block / 2;
-  source += batch * 12544 + c0 * 196 + column0;
-  target += batch * 12544 + c0;
+  const int column0 = block % column_tiles * tile_columns;
+  const int batch = block / column_tiles;
+  source += batch * source_stride_n + c0 * source_stride_c + column0;
+  target += batch * target_stride_n + c0;
 
-  for (int first = threadIdx.x; first < loads; first += in_flight * 256) {
+  for (int first = threadIdx.x; first < loads; first += in_flight * block_threads) {
     u64 held[in_flight];
 #pragma unroll
     for (int i = 0; i < in_flight; ++i) {
-      const int at = first + i * 256;
+      const int at = first + i * block_threads;
       const int c = at / (tile_columns / vector);
       const int column = at % (tile_columns / vector) * vector;
       const int pixel = column0 + column;
       if (at < loads && c0 + c < channels && pixel < columns) {
-        held[i] = *reinterpret_cast<const u64*>(source + c * 196 + column);
+        held[i] = *reinterpret_cast<const u64*>(source + c * source_stride_c + column);
       }
     }
 #pragma unroll
     for (int i = 0; i < in_flight; ++i) {
-      const int at = first + i * 256;
+      const int at = first + i * block_threads;
       const int c = at / (tile_columns / vector);
       const int column = at % (tile_columns / vector) * vector;
       const int pixel = column0 + column;
@@ -216,7 +227,7 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
   }
   __syncthreads();
 #pragma unroll 4
-  for (int at = threadIdx.x; at < 8 * tile_columns; at += 256) {
+  for (int at = threadIdx.x; at < 8 * tile_columns; at += block_threads) {
     const int c = at % 8 * 8;
     const int column = at / 8;
     const int pixel = column0 + column;
@@ -225,7 +236,7 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
       u32 element[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) element[i] = ld_shared_u16(place + i * pitch);
-      *reinterpret_cast<Vec4*>(target + pixel * 64 + c) =
+      *reinterpret_cast<Vec4*>(target + pixel * target_stride_w + c) =
           Vec4{element[0] | element[1] << 16, element[2] | element[3] << 16, element[4] | element[5] << 16, element[6] | element[7] << 16};
     }
   }
@@ -233,20 +244,23 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
 
 // w from k c r s to k r s c: a block takes 64 channels by 9 columns through shared memory.
 __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 tile, int block) {
+  constexpr int source_stride_k = 576, source_stride_c = 9;  // in elements
+  constexpr int target_stride_k = 576, target_stride_s = 64;  // in elements
   constexpr int channels = 64;
   constexpr int columns = 9;  // neighbors in the source
   constexpr int tile_columns = 9;
   constexpr int vector = 8;  // elements of a load
   constexpr int loads = 72;  // of a tile
   constexpr int in_flight = 1;  // of a thread
+  constexpr int block_threads = 256;
   constexpr u32 pitch = 18;  // bytes of a channel in shared memory
   const int c0 = 0;
   const int column0 = 0;
   const int batch = block;
-  source += batch * 576 + c0 * 9;
-  target += batch * 576 + c0;
+  source += batch * source_stride_k + c0 * source_stride_c;
+  target += batch * target_stride_k + c0;
 
-  for (int first = threadIdx.x; first < loads; first += in_flight * 256) {
+  for (int first = threadIdx.x; first < loads; first += in_flight * block_threads) {
     Vec4 held[in_flight];
     {
       const int at = first;
@@ -266,7 +280,7 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
   }
   __syncthreads();
 #pragma unroll 4
-  for (int at = threadIdx.x; at < 8 * tile_columns; at += 256) {
+  for (int at = threadIdx.x; at < 8 * tile_columns; at += block_threads) {
     const int c = at % 8 * 8;
     const int column = at / 8;
     const int pixel = column0 + column;
@@ -275,7 +289,7 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
       u32 element[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) element[i] = ld_shared_u16(place + i * pitch);
-      *reinterpret_cast<Vec4*>(target + pixel * 64 + c) =
+      *reinterpret_cast<Vec4*>(target + pixel * target_stride_s + c) =
           Vec4{element[0] | element[1] << 16, element[2] | element[3] << 16, element[4] | element[5] << 16, element[6] | element[7] << 16};
     }
   }
@@ -457,11 +471,11 @@ void convgen_tma_halo_nchw(
       ++use;
 
       sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-      const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
+      const int row = warp * 16 + stmatrix_row(lane);
 #pragma unroll
       for (int j = 0; j < epi_tile_pixels / 16; ++j) {
         const float* v = &acc[j * 8];
-        const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
+        const int column = (2 * j + stmatrix_chunk(lane)) ^ (row >> 1 & 3);  // of 16 bytes
         stmatrix_x4(epi_tile + row * (epi_tile_pixels * 2) + column * 16,
                     cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                     cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));

@@ -162,6 +162,13 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
@@ -319,10 +326,10 @@ void convgen_tma_halo_pixels(
       ++use;
 
       sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-      const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
+      const int row = warp * 16 + stmatrix_row(lane);
 #pragma unroll
       for (int j = 0; j < channels / 16; ++j) {
-        const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
+        const int column = (2 * j + stmatrix_chunk(lane)) ^ (row >> 1 & 3);  // of 16 bytes
         const u32 place = epi_tile + row * (channels * 2) + column * 16;
         const float* v = &acc[0][j * 8];
         stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),

@@ -215,6 +215,13 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
@@ -428,8 +435,8 @@ void convgen_tma_halo_residual(
         const u32 tile_z = base + operand_slots + (consumer * slots + first / epi_tile_pixels % slots) * slot_bytes;
 #pragma unroll
         for (int j = 0; j < epi_tile_pixels / 16; ++j) {
-          const int pixel = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
-          const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
+          const int pixel = j * 16 + stmatrix_trans_row(lane);
+          const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
           const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
           const float* sums = &acc[first / 2 + j * 8];
           float v[8];

@@ -210,6 +210,13 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
+
 // The sum over the 4 lanes that hold a row of a fragment.
 __device__ __forceinline__ float sum_over_columns(float v) {
 #pragma unroll
@@ -426,8 +433,8 @@ void convgen_tma_halo_statistics(
         sync_consumer(consumer);  // the epilogue tile's last pixels are stored
 #pragma unroll
         for (int j = 0; j < epi_tile_pixels / 16; ++j) {
-          const int pixel = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
-          const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
+          const int pixel = j * 16 + stmatrix_trans_row(lane);
+          const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
           const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
           const float* v = &acc[first / 2 + j * 8];
           stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
@@ -473,6 +480,8 @@ void convgen_tma_halo_statistics_sum_s_1(
     float* __restrict__ sums_1
 ) {
   extern __shared__ u8 shared_memory[];
+  constexpr int elements = 512;
+  constexpr int sharers = 16;  // threads that share an element
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const int which = blockIdx.x / 32;
@@ -483,13 +492,13 @@ void convgen_tma_halo_statistics_sum_s_1(
   const int end = 33;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = lane; row < end; row += 16) {
-    sum += values[row * 512 + column];
+  for (int row = lane; row < end; row += sharers) {
+    sum += values[row * elements + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
   const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
 #pragma unroll
-  for (int half = 8; half > 0; half /= 2) {
+  for (int half = sharers / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
     __syncthreads();
     if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));

@@ -222,6 +222,13 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
@@ -281,6 +288,7 @@ constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an o
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 27648;
 constexpr u32 halo_box_bytes = 24576;  // of a halo tile, what TMA brings; zeros follow
+constexpr u32 halo_read_bytes = 26880;  // and what taps read
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
@@ -347,7 +355,7 @@ void convgen_tma_halo_streamed(
   }
   // past what TMA brings, taps read zeros: padding, and what dropped outputs read
   for (int i = 0; i < rings * stages; ++i) {
-    zero_shared(base + i * halo_tile_bytes + 24576, base + i * halo_tile_bytes + 26880);
+    zero_shared(base + i * halo_tile_bytes + halo_box_bytes, base + i * halo_tile_bytes + halo_read_bytes);
   }
   fence_proxy_async_shared();
   __syncthreads();
@@ -466,8 +474,8 @@ void convgen_tma_halo_streamed(
         const u32 tile_z = base + operand_slots + (consumer * slots + first / epi_tile_pixels % slots) * slot_bytes;
 #pragma unroll
         for (int j = 0; j < epi_tile_pixels / 16; ++j) {
-          const int pixel = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
-          const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
+          const int pixel = j * 16 + stmatrix_trans_row(lane);
+          const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
           const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
           const float* sums = &acc[first / 2 + j * 8];
           float v[8];

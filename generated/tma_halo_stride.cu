@@ -166,6 +166,13 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
@@ -221,6 +228,10 @@ constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an o
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 53248;
 constexpr u32 halo_box_bytes = 49920;  // of a halo tile, what TMA brings
+// where the phases of a halo tile begin, by row and column of x; the first begins with it
+constexpr u32 phase_0_1 = 14336;
+constexpr u32 phase_1_0 = 28672;
+constexpr u32 phase_1_1 = 40960;
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
@@ -288,9 +299,9 @@ void convgen_tma_halo_stride(
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
         tma_load_tile_4d(halo_tile, &a_map_7, full, 0, q0 * 2 - 1, line0 / width * 2 - 1, n);
-        tma_load_tile_4d(halo_tile + 14336, &a_map_7, full, 0, q0 * 2, line0 / width * 2 - 1, n);
-        tma_load_tile_4d(halo_tile + 28672, &a_map_6, full, 0, q0 * 2 - 1, line0 / width * 2, n);
-        tma_load_tile_4d(halo_tile + 40960, &a_map_6, full, 0, q0 * 2, line0 / width * 2, n);
+        tma_load_tile_4d(halo_tile + phase_0_1, &a_map_7, full, 0, q0 * 2, line0 / width * 2 - 1, n);
+        tma_load_tile_4d(halo_tile + phase_1_0, &a_map_6, full, 0, q0 * 2 - 1, line0 / width * 2, n);
+        tma_load_tile_4d(halo_tile + phase_1_1, &a_map_6, full, 0, q0 * 2, line0 / width * 2, n);
       }
     }
   } else {
@@ -309,7 +320,7 @@ void convgen_tma_halo_stride(
       const int n = tile / (line_tiles * strips);
       float acc[pixels / 2];  // rows: channels, columns: pixels
       // where each phase starts in a halo tile
-      constexpr u32 phases[2][2] = {{0, 14336}, {28672, 40960}};
+      constexpr u32 phases[2][2] = {{0, phase_0_1}, {phase_1_0, phase_1_1}};
       const int stage = ring * stages + use % stages;
       const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
       mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));
@@ -336,8 +347,8 @@ void convgen_tma_halo_stride(
       sync_consumer(consumer);  // the epilogue tile's last pixels are stored
 #pragma unroll
       for (int j = 0; j < epi_tile_pixels / 16; ++j) {
-        const int pixel = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
-        const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
+        const int pixel = j * 16 + stmatrix_trans_row(lane);
+        const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
         const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
         const float* v = &acc[j * 8];
         stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),

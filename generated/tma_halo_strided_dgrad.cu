@@ -211,6 +211,13 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
@@ -308,10 +315,11 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int Cg = 24;  // input channels of a group
   constexpr int H = 56;
   constexpr int W = 56;
+  constexpr int Kg = 24;  // output channels of a group
   constexpr int x_stride_n = 225792, x_stride_h = 4032, x_stride_w = 72, x_stride_group = 24;  // in elements
-  constexpr int w_stride_c = 216, w_stride_r = 72, w_stride_s = 24;  // in elements
+  constexpr int w_stride_g = 5184, w_stride_c = 216, w_stride_r = 72, w_stride_s = 24;  // in elements
   float sum = 0.0f;
-  const int group = k / 24;
+  const int group = k / Kg;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int start_h = p - r + 1;
@@ -325,7 +333,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
 #pragma unroll 1
       for (int c = 0; c < Cg && sum == sum; ++c) {
         const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]);
-        const float w_value = cvt_f32_f16(w[group * 5160 + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
+        const float w_value = cvt_f32_f16(w[group * (w_stride_g - Kg) + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
         sum += x_value * w_value;
       }
     }
@@ -404,29 +412,36 @@ void convgen_tma_halo_strided_dgrad(
     const int ring = 0;
     int use = 0;  // of the ring's stages
     // this block's filters: each tap with the phase that it reaches, the channels of a filter's group
+    constexpr int channel_vectors = 6;
+    constexpr int filter_s = 3;
+    constexpr int group_pack = 2;  // groups that are multiplied as one
+    constexpr int Cg = 24;  // input channels of a group
+    constexpr int Kg = 24;  // output channels of a group
+    constexpr int w_stride_g = 5184, w_stride_c = 216, w_stride_r = 72, w_stride_s = 24;  // in elements
+    constexpr int filter_vectors = 1296;
     {
       const int first = threadIdx.x;
       Vec4 held[4];
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
-        const int at = first + part * 384;
-        const int c = at % 24;
-        const int k = ((at / 24) % 6) * 8 + k0;
-        const int s = (at / 144) % 3;
-        const int r = at / 432;
-        if (at < 1296 && k < K) {
-          held[part] = *reinterpret_cast<const Vec4*>(w + ((k / 24) * 5184 + c * 216 + r * 72 + s * 24 + k % 24));
+        const int at = first + part * (consumers * 128);
+        const int c = at % Cg;
+        const int k = ((at / Cg) % channel_vectors) * 8 + k0;
+        const int s = (at / (channel_vectors * Cg)) % filter_s;
+        const int r = at / (filter_s * channel_vectors * Cg);
+        if (at < filter_vectors && k < K) {
+          held[part] = *reinterpret_cast<const Vec4*>(w + ((k / Kg) * w_stride_g + c * w_stride_c + r * w_stride_r + s * w_stride_s + k % Kg));
         }
       }
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
-        const int at = first + part * 384;
-        const int c = at % 24;
-        const int k = ((at / 24) % 6) * 8 + k0;
-        const int s = (at / 144) % 3;
-        const int r = at / 432;
-        if (at < 1296 && k < K) {
-          const int channel = ((k / 24) % 2) * 24 + c;
+        const int at = first + part * (consumers * 128);
+        const int c = at % Cg;
+        const int k = ((at / Cg) % channel_vectors) * 8 + k0;
+        const int s = (at / (channel_vectors * Cg)) % filter_s;
+        const int r = at / (filter_s * channel_vectors * Cg);
+        if (at < filter_vectors && k < K) {
+          const int channel = ((k / Kg) % group_pack) * Cg + c;
           {
             const int row = (((r + 1) % 2) * 2 + (s + 1) % 2) * own_channels + k - k0;
             const u32 place = ((-(r + 1) / 2 + 1) * S + -(s + 1) / 2 + 1) * weight_box_bytes + row * row_bytes + channel * 2;
@@ -441,7 +456,7 @@ void convgen_tma_halo_strided_dgrad(
       }
     }
     fence_proxy_async_shared();
-    bar_sync<4, 384>();
+    bar_sync<4, consumers * 128>();
 
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int line0 = tile % line_tiles * tile_pixels;
@@ -530,8 +545,8 @@ void convgen_tma_halo_strided_dgrad(
         const u32 tile_saved = base + operand_slots + (consumer * slots + first / epi_tile_pixels % slots) * slot_bytes;
 #pragma unroll
         for (int j = 0; j < epi_tile_pixels / 16; ++j) {
-          const int pixel = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
-          const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
+          const int pixel = j * 16 + stmatrix_trans_row(lane);
+          const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
           const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
           const float* sums = &acc[first / 2 + j * 8];
           float v[8];

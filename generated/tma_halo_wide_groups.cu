@@ -203,6 +203,13 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
@@ -287,10 +294,11 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int Cg = 56;  // input channels of a group
   constexpr int H = 28;
   constexpr int W = 28;
+  constexpr int Kg = 56;  // output channels of a group
   constexpr int x_stride_n = 351232, x_stride_h = 12544, x_stride_w = 448, x_stride_group = 56;  // in elements
   constexpr int w_stride_k = 504, w_stride_r = 168, w_stride_s = 56;  // in elements
   float sum = 0.0f;
-  const int group = k / 56;
+  const int group = k / Kg;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p + r - 1;
@@ -479,8 +487,8 @@ void convgen_tma_halo_wide_groups(
       for (int first = 0; first < pixels; first += epi_tile_pixels) {
         sync_consumer(consumer);  // the epilogue tile's last pixels are stored
         {
-          const int pixel = lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
-          const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
+          const int pixel = stmatrix_trans_row(lane);
+          const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
           const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
           const float* v = &acc[first / 2];
           stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),

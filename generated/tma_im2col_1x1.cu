@@ -188,6 +188,13 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM: gemm_m = output pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -330,10 +337,10 @@ void convgen_tma_im2col_1x1(
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
         sync_consumer(consumer);
-        const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
+        const int row = warp * 16 + stmatrix_row(lane);
 #pragma unroll
         for (int j = 0; j < epi_tile_n / 16; ++j) {
-          const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
+          const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
           const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
           const float* v = &acc[0][first_column / 2 + j * 8];
           stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),

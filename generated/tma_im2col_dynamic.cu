@@ -226,6 +226,13 @@ __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM: gemm_m = output pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -453,10 +460,10 @@ void convgen_tma_im2col_dynamic(
         const u32 slot = consumer * slots + use % slots;
         const u32 tile_z = base + operand_slots + slot * slot_bytes;
         mbarrier_wait_parity(base + slot_full_barriers + 8 * slot, parity_of_use<slots>(use));
-        const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
+        const int row = warp * 16 + stmatrix_row(lane);
 #pragma unroll
         for (int j = 0; j < epi_tile_n / 16; ++j) {
-          const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
+          const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
           const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
           const float* sums = &acc[0][first_column / 2 + j * 8];
           float v[8];

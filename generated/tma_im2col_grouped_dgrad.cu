@@ -189,21 +189,37 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // pairs.  This is the row of a lane's matrix.
 __device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // w from g c r s k_in_group to k r s c, 8 channels of 64, zeros for the other groups': eight channels a thread.
 __device__ __forceinline__ void prepare_w(const u16* source, u16* target, int block) {
-  const int number = block * 256 + threadIdx.x;
-  if (number >= 18432) return;
-  const int k = number / 72;
-  const int r = (number / 24) % 3;
-  const int s = (number / 8) % 3;
-  const int first = (number % 8) * 8;
+  constexpr int channel_vectors = 8;
+  constexpr int group_pack = 8;  // groups that are multiplied as one
+  constexpr int Cg = 8;  // input channels of a group
+  constexpr int Kg = 8;  // output channels of a group
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int source_stride_g = 576, source_stride_c = 72, source_stride_r = 24, source_stride_s = 8;  // in elements
+  constexpr int vectors = 18432;  // of the target
+  constexpr int block_threads = 256;
+  const int number = block * block_threads + threadIdx.x;
+  if (number >= vectors) return;
+  const int k = number / (R * S * channel_vectors);
+  const int r = (number / (S * channel_vectors)) % R;
+  const int s = (number / channel_vectors) % S;
+  const int first = (number % channel_vectors) * 8;
   u32 element[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int c = first + i;
-    const int channel = c - ((k / 8) % 8) * 8;
-    element[i] = channel >= 0 && channel < 8 ? source[(k / 8) * 576 + channel * 72 + r * 24 + s * 8 + k % 8] : 0;
+    const int channel = c - ((k / Kg) % group_pack) * Cg;
+    element[i] = channel >= 0 && channel < Cg ? source[(k / Kg) * source_stride_g + channel * source_stride_c + r * source_stride_r + s * source_stride_s + k % Kg] : 0;
   }
   *reinterpret_cast<Vec4*>(target + number * 8) =
       Vec4{element[0] | element[1] << 16, element[2] | element[3] << 16, element[4] | element[5] << 16, element[6] | element[7] << 16};
@@ -315,15 +331,14 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int Cg = 8;  // input channels of a group
   constexpr int H = 28;
   constexpr int W = 28;
-  constexpr int P = 56;
-  constexpr int Q = 56;
+  constexpr int Kg = 8;  // output channels of a group
   constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
-  constexpr int w_stride_c = 72, w_stride_r = 24, w_stride_s = 8;  // in elements
+  constexpr int w_stride_g = 576, w_stride_c = 72, w_stride_r = 24, w_stride_s = 8;  // in elements
   float sum = 0.0f;
   const int q = gemm_m % Q;
   const int p = (gemm_m / Q) % P;
   const int n = gemm_m / (P * Q);
-  const int group = k / 8;
+  const int group = k / Kg;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int start_h = p - r + 1;
@@ -337,7 +352,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
 #pragma unroll 1
       for (int c = 0; c < Cg && sum == sum; ++c) {
         const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group * x_stride_group + c]);
-        const float w_value = cvt_f32_f16(w[group * 568 + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
+        const float w_value = cvt_f32_f16(w[group * (w_stride_g - Kg) + c * w_stride_c + r * w_stride_r + s * w_stride_s + k]);
         sum += x_value * w_value;
       }
     }
@@ -503,10 +518,10 @@ void convgen_tma_im2col_grouped_dgrad(
 #pragma unroll
       for (int first_column = 0; first_column < tile_m; first_column += epi_tile_m) {
         const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-        const int column = (warp * 2 + lane / 8 % 2) ^ matrix_row(lane);  // of 16 bytes
+        const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ matrix_row(lane);  // of 16 bytes
 #pragma unroll
         for (int j = 0; j < epi_tile_m / 16; ++j) {
-          const int row = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
+          const int row = j * 16 + stmatrix_trans_row(lane);
           const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
           const float* v = &acc[0][first_column / 2 + j * 8];
           stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),

@@ -185,21 +185,37 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // w from k r s c to k r s c, 4 channels of 32, zeros for the other groups': eight channels a thread.
 __device__ __forceinline__ void prepare_w(const u16* source, u16* target, int block) {
-  const int number = block * 256 + threadIdx.x;
-  if (number >= 4608) return;
-  const int k = number / 36;
-  const int r = (number / 12) % 3;
-  const int s = (number / 4) % 3;
-  const int first = (number % 4) * 8;
+  constexpr int channel_vectors = 4;
+  constexpr int group_pack = 8;  // groups that are multiplied as one
+  constexpr int Cg = 4;  // input channels of a group
+  constexpr int Kg = 4;  // output channels of a group
+  constexpr int R = 3;
+  constexpr int S = 3;
+  constexpr int source_stride_k = 36, source_stride_r = 12, source_stride_s = 4;  // in elements
+  constexpr int vectors = 4608;  // of the target
+  constexpr int block_threads = 256;
+  const int number = block * block_threads + threadIdx.x;
+  if (number >= vectors) return;
+  const int k = number / (R * S * channel_vectors);
+  const int r = (number / (S * channel_vectors)) % R;
+  const int s = (number / channel_vectors) % S;
+  const int first = (number % channel_vectors) * 8;
   u32 element[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int c = first + i;
-    const int channel = c - ((k / 4) % 8) * 4;
-    element[i] = channel >= 0 && channel < 4 ? source[k * 36 + r * 12 + s * 4 + channel] : 0;
+    const int channel = c - ((k / Kg) % group_pack) * Cg;
+    element[i] = channel >= 0 && channel < Cg ? source[k * source_stride_k + r * source_stride_r + s * source_stride_s + channel] : 0;
   }
   *reinterpret_cast<Vec4*>(target + number * 8) =
       Vec4{element[0] | element[1] << 16, element[2] | element[3] << 16, element[4] | element[5] << 16, element[6] | element[7] << 16};
@@ -282,15 +298,14 @@ constexpr u32 empty_barriers = full_barriers + 8 * stages;
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int gemm_m, int k) {
   constexpr int Cg = 4;  // input channels of a group
-  constexpr int P = 14;
-  constexpr int Q = 14;
+  constexpr int Kg = 4;  // output channels of a group
   constexpr int x_stride_n = 100352, x_stride_h = 3584, x_stride_w = 128, x_stride_group = 4;  // in elements
   constexpr int w_stride_k = 36, w_stride_r = 12, w_stride_s = 4;  // in elements
   float sum = 0.0f;
   const int q = gemm_m % Q;
   const int p = (gemm_m / Q) % P;
   const int n = gemm_m / (P * Q);
-  const int group = k / 4;
+  const int group = k / Kg;
 #pragma unroll 1
   for (int r = 0; r < 3 && sum == sum; ++r) {
     const int in_h = p * 2 + r - 1;
@@ -460,10 +475,10 @@ void convgen_tma_im2col_groups(
       // the epilogue tile is free when at most the other one is still being read
       if (thread == 0) bulk_wait_group_read<1>();
       sync_consumer(consumer);
-      const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
+      const int row = warp * 16 + stmatrix_row(lane);
 #pragma unroll
       for (int j = 0; j < epi_tile_n / 16; ++j) {
-        const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
+        const int column = (2 * j + stmatrix_chunk(lane)) ^ (row >> 1 & 3);  // of 16 bytes
         const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
         const float* v = &acc[0][j * 8];
         stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),

@@ -194,37 +194,47 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // pairs.  This is the row of a lane's matrix.
 __device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // x from n c h w to n h w c, 5 channels of zeros: a block takes 8 channels by 1024 columns through shared memory.
 __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 tile, int block) {
+  constexpr int source_stride_n = 3072, source_stride_c = 1024;  // in elements
+  constexpr int target_stride_n = 8192, target_stride_w = 8;  // in elements
   constexpr int channels = 3;
   constexpr int columns = 1024;  // neighbors in the source
   constexpr int tile_columns = 1024;
   constexpr int vector = 8;  // elements of a load
   constexpr int loads = 1024;  // of a tile
   constexpr int in_flight = 4;  // of a thread
+  constexpr int block_threads = 256;
   constexpr u32 pitch = 2048;  // bytes of a channel in shared memory
   const int c0 = 0;
   const int column0 = 0;
   const int batch = block;
-  source += batch * 3072 + c0 * 1024 + column0;
-  target += batch * 8192 + c0;
+  source += batch * source_stride_n + c0 * source_stride_c + column0;
+  target += batch * target_stride_n + c0;
 
-  for (int first = threadIdx.x; first < loads; first += in_flight * 256) {
+  for (int first = threadIdx.x; first < loads; first += in_flight * block_threads) {
     Vec4 held[in_flight];
 #pragma unroll
     for (int i = 0; i < in_flight; ++i) {
-      const int at = first + i * 256;
+      const int at = first + i * block_threads;
       const int c = at / (tile_columns / vector);
       const int column = at % (tile_columns / vector) * vector;
       const int pixel = column0 + column;
       if (at < loads && c0 + c < channels && pixel < columns) {
-        held[i] = *reinterpret_cast<const Vec4*>(source + c * 1024 + column);
+        held[i] = *reinterpret_cast<const Vec4*>(source + c * source_stride_c + column);
       }
     }
 #pragma unroll
     for (int i = 0; i < in_flight; ++i) {
-      const int at = first + i * 256;
+      const int at = first + i * block_threads;
       const int c = at / (tile_columns / vector);
       const int column = at % (tile_columns / vector) * vector;
       const int pixel = column0 + column;
@@ -237,7 +247,7 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
   }
   __syncthreads();
 #pragma unroll 4
-  for (int at = threadIdx.x; at < tile_columns; at += 256) {
+  for (int at = threadIdx.x; at < tile_columns; at += block_threads) {
     const int c = 0;
     const int column = at;
     const int pixel = column0 + column;
@@ -246,7 +256,7 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
       u32 element[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) element[i] = c0 + c + i < channels ? u32(ld_shared_u16(place + i * pitch)) : 0u;
-      *reinterpret_cast<Vec4*>(target + pixel * 8 + c) =
+      *reinterpret_cast<Vec4*>(target + pixel * target_stride_w + c) =
           Vec4{element[0] | element[1] << 16, element[2] | element[3] << 16, element[4] | element[5] << 16, element[6] | element[7] << 16};
     }
   }
@@ -254,20 +264,23 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
 
 // w from k c r s to k r s c, 5 channels of zeros: a block takes 8 channels by 9 columns through shared memory.
 __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 tile, int block) {
+  constexpr int source_stride_k = 27, source_stride_c = 9;  // in elements
+  constexpr int target_stride_k = 72, target_stride_s = 8;  // in elements
   constexpr int channels = 3;
   constexpr int columns = 9;  // neighbors in the source
   constexpr int tile_columns = 9;
   constexpr int vector = 1;  // elements of a load
   constexpr int loads = 72;  // of a tile
   constexpr int in_flight = 1;  // of a thread
+  constexpr int block_threads = 256;
   constexpr u32 pitch = 18;  // bytes of a channel in shared memory
   const int c0 = 0;
   const int column0 = 0;
   const int batch = block;
-  source += batch * 27 + c0 * 9;
-  target += batch * 72 + c0;
+  source += batch * source_stride_k + c0 * source_stride_c;
+  target += batch * target_stride_k + c0;
 
-  for (int first = threadIdx.x; first < loads; first += in_flight * 256) {
+  for (int first = threadIdx.x; first < loads; first += in_flight * block_threads) {
     u16 held[in_flight];
     {
       const int at = first;
@@ -287,7 +300,7 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
   }
   __syncthreads();
 #pragma unroll 4
-  for (int at = threadIdx.x; at < tile_columns; at += 256) {
+  for (int at = threadIdx.x; at < tile_columns; at += block_threads) {
     const int c = 0;
     const int column = at;
     const int pixel = column0 + column;
@@ -296,7 +309,7 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
       u32 element[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) element[i] = c0 + c + i < channels ? u32(ld_shared_u16(place + i * pitch)) : 0u;
-      *reinterpret_cast<Vec4*>(target + pixel * 8 + c) =
+      *reinterpret_cast<Vec4*>(target + pixel * target_stride_s + c) =
           Vec4{element[0] | element[1] << 16, element[2] | element[3] << 16, element[4] | element[5] << 16, element[6] | element[7] << 16};
     }
   }
@@ -496,10 +509,10 @@ void convgen_tma_im2col_nchw(
       // the epilogue tile is free when at most the other one is still being read
       if (thread == 0) bulk_wait_group_read<1>();
       sync_consumer(consumer);
-      const int column = (warp * 2 + lane / 8 % 2) ^ matrix_row(lane);  // of 8 pixels
+      const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ matrix_row(lane);  // of 8 pixels
 #pragma unroll
       for (int j = 0; j < epi_tile_n / 16; ++j) {
-        const int row = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
+        const int row = j * 16 + stmatrix_trans_row(lane);
         const u32 place = epi_tile_base + row * 128 + column * 16;
         const float* v = &acc[0][j * 8];
         stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),

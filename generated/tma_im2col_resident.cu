@@ -203,6 +203,10 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // Which pair a lane's matrix for ldmatrix is of.
 __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM: gemm_m = output pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -404,7 +408,7 @@ void convgen_tma_im2col_resident(
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
         sync_consumer(consumer);
-        const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
+        const int row = warp * 16 + stmatrix_row(lane);
         const u32 place = epi_tile_base + row * (epi_tile_n * 2) + matrix_pair(lane) * 16;
 #pragma unroll
         for (int j = 0; j < epi_tile_n / 16; ++j) {

@@ -206,6 +206,13 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // pairs.  This is the row of a lane's matrix.
 __device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
+
 // The sum over the 4 lanes that hold a row of a fragment.
 __device__ __forceinline__ float sum_over_columns(float v) {
 #pragma unroll
@@ -401,10 +408,10 @@ void convgen_tma_im2col_statistics(
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
         sync_consumer(consumer);
-        const int column = (warp * 2 + lane / 8 % 2) ^ matrix_row(lane);  // of 16 bytes
+        const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ matrix_row(lane);  // of 16 bytes
 #pragma unroll
         for (int j = 0; j < epi_tile_m / 16; ++j) {
-          const int row = j * 16 + lane / 16 * 8 + lane % 8;  // this lane names 16 bytes of it for stmatrix
+          const int row = j * 16 + stmatrix_trans_row(lane);
           const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
           const float* sums = &acc[0][first_column / 2 + j * 8];
           float v[8];
@@ -456,6 +463,8 @@ void convgen_tma_im2col_statistics_sum_s_1(
     float* __restrict__ sums_1
 ) {
   extern __shared__ u8 shared_memory[];
+  constexpr int elements = 128;
+  constexpr int sharers = 16;  // threads that share an element
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const int which = blockIdx.x / 8;
@@ -466,13 +475,13 @@ void convgen_tma_im2col_statistics_sum_s_1(
   const int end = 392;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = lane; row < end; row += 16) {
-    sum += values[row * 128 + column];
+  for (int row = lane; row < end; row += sharers) {
+    sum += values[row * elements + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
   const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
 #pragma unroll
-  for (int half = 8; half > 0; half /= 2) {
+  for (int half = sharers / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
     __syncthreads();
     if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));

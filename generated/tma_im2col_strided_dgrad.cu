@@ -201,6 +201,13 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM: gemm_m = a phase's pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -481,10 +488,10 @@ void convgen_tma_im2col_strided_dgrad(
           const u32 slot = consumer * slots + part % slots;
           const u32 tile_branch = base + operand_slots + slot * slot_bytes;
           const u32 tile_saved = base + operand_slots + slot * slot_bytes + 8192;
-          const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
+          const int row = warp * 16 + stmatrix_row(lane);
 #pragma unroll
           for (int j = 0; j < epi_tile_n / 16; ++j) {
-            const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
+            const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
             const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
             const float* sums = &acc[i][first_column / 2 + j * 8];
             float v[8];

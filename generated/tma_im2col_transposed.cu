@@ -212,6 +212,13 @@ __device__ __forceinline__ void load_pair_f16(const f16* p, float (&v)[2]) {
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM: gemm_m = a phase's pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -472,10 +479,10 @@ void convgen_tma_im2col_transposed(
 #pragma unroll
         for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-          const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
+          const int row = warp * 16 + stmatrix_row(lane);
 #pragma unroll
           for (int j = 0; j < epi_tile_n / 16; ++j) {
-            const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
+            const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
             const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
             const float* v = &acc[i][first_column / 2 + j * 8];
             stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),

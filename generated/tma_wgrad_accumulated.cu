@@ -230,6 +230,7 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
 
 constexpr int rows = 136;  // y's channels
+constexpr int K = 136;
 constexpr int x_channels = 72;  // and x's
 constexpr int tile_m = 64;
 constexpr int tile_k = 64;  // pixels
@@ -444,8 +445,8 @@ void convgen_tma_wgrad_accumulated(
 
     // the 8 columns are alike: four threads hold the same sums
     if (accumulator_column(lane) == 0) {
-      y_sums += (blockIdx.y * split_k + k_rank) * 680;
-      y_sums += y_part * 136;
+      y_sums += (blockIdx.y * split_k + k_rank) * (y_parts * K);
+      y_sums += y_part * K;
 #pragma unroll
       for (int i = 0; i < 2 * own_fragments; ++i) {
         const int k = first_k + i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
@@ -558,23 +559,25 @@ void convgen_tma_wgrad_accumulated_sum_db_1(
     float* __restrict__ sums
 ) {
   extern __shared__ u8 shared_memory[];
+  constexpr int elements = 136;
+  constexpr int sharers = 16;  // threads that share an element
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const int column = blockIdx.x % 9 * 16 + threadIdx.x % 16;
   const int lane = threadIdx.x / 16;
-  const int end = column < 136 ? 20 : 0;
+  const int end = column < elements ? 20 : 0;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = lane; row < end; row += 16) {
-    sum += values[row * 136 + column];
+  for (int row = lane; row < end; row += sharers) {
+    sum += values[row * elements + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
   const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
 #pragma unroll
-  for (int half = 8; half > 0; half /= 2) {
+  for (int half = sharers / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
     __syncthreads();
     if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
   }
-  if (lane == 0 && column < 136) sums[column] = sum;
+  if (lane == 0 && column < elements) sums[column] = sum;
 }

@@ -377,7 +377,8 @@ void convgen_tma_wgrad_atomic_zeros(
 ) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
+  constexpr int size = 589824;  // elements of w
   const int offset = (blockIdx.x * 256 + threadIdx.x) * 4;
-  if (offset >= 589824) return;
+  if (offset >= size) return;
   *reinterpret_cast<Vec4*>(w + offset) = Vec4{0, 0, 0, 0};
 }

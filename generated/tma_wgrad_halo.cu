@@ -275,6 +275,7 @@ __device__ __forceinline__ u32 part_place(int part) {
 __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16* __restrict__ y, int offset) {
   constexpr int N = 8;
   constexpr int Cg = 24;  // input channels of a group
+  constexpr int Kg = 24;  // output channels of a group
   constexpr int R = 3;
   constexpr int S = 3;
   constexpr int P = 28;
@@ -286,7 +287,7 @@ __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16
   const int s = (offset / Cg) % S;
   const int r = (offset / (S * Cg)) % R;
   const int k = offset / (R * S * Cg);
-  const int group = k / 24;
+  const int group = k / Kg;
 #pragma unroll 1
   for (int n = 0; n < N && sum == sum; ++n) {
 #pragma unroll 1
@@ -445,14 +446,14 @@ void convgen_tma_wgrad_halo_sum(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 31104;  // elements of w
-  constexpr int lanes = 2;
-  constexpr int places = 256 / lanes;
+  constexpr int sharers = 2;  // threads that share an element's slices
+  constexpr int places = 256 / sharers;
   const int lane = threadIdx.x / places;
   const int offset = (blockIdx.x * places + threadIdx.x % places) * 4;
   float v[4] = {};
   if (offset < size) {
 #pragma unroll 8
-    for (int slice = lane; slice < 6; slice += lanes) {
+    for (int slice = lane; slice < 6; slice += sharers) {
       const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
       const float part[4] = {
           __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),

@@ -219,11 +219,12 @@ __device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[c
 // y[n, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const float* __restrict__ x, const float* __restrict__ w, int gemm_m, int k) {
   constexpr int Cg = 64;  // input channels of a group
+  constexpr int Kg = 64;  // output channels of a group
   constexpr int x_stride_w = 2304, x_stride_group = 64;  // in elements
   constexpr int w_stride_k = 64;  // in elements
   float sum = 0.0f;
   const int q = gemm_m;
-  const int group = k / 64;
+  const int group = k / Kg;
   const int in_w = q;
 #pragma unroll 1
   for (int c = 0; c < Cg && sum == sum; ++c) {
@@ -385,7 +386,9 @@ void convgen_winograd_f32(
 
 // ---- Winograd's transforms, F(4x4, 3x3) ----------------------------------------------------
 // What is above multiplies: its x is V, its w is U, its y is M, its groups are the points.
-constexpr int size = 6;  // inputs of a tile along an axis, and points
+constexpr int taps = 3;  // of the filter along an axis
+constexpr int outputs = 4;  // of a tile along an axis
+constexpr int size = outputs + taps - 1;  // inputs of a tile along an axis, and points
 
 // G along an axis, in place.
 template <int step>
@@ -427,30 +430,35 @@ void convgen_winograd_f32_filter(
     const float* __restrict__ w,
     float* __restrict__ u
 ) {
+  constexpr int C = 64;
+  constexpr int w_stride_k = 576, w_stride_r = 192, w_stride_s = 64;  // in elements
+  constexpr int u_stride_point = 4096;  // in elements
+
   constexpr int block_threads = 128;
-  constexpr int threads = 4096;  // of all blocks, those with work
+  constexpr int total_threads = 4096;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
-  const int k = index / 64;
-  const int c = index % 64;
+  if (index >= total_threads) return;
+  const int k = index / C;
+  const int c = index % C;
   float held[size][size][1];
 #pragma unroll
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < taps; ++i) {
 #pragma unroll
-    for (int j = 0; j < 3; ++j) {
-      const float loaded[1] = {(w + (k * 576 + i * 192 + j * 64 + c))[0]};
+    for (int j = 0; j < taps; ++j) {
+      const float loaded[1] = {(w + (k * w_stride_k + i * w_stride_r + j * w_stride_s + c))[0]};
       held[i][j][0] = loaded[0];
     }
   }
 #pragma unroll
-  for (int j = 0; j < 3; ++j) transform_filter<size * 1>(&held[0][j][0]);
+  for (int j = 0; j < taps; ++j) transform_filter<size * 1>(&held[0][j][0]);
 #pragma unroll
   for (int i = 0; i < size; ++i) transform_filter<1>(&held[i][0][0]);
 #pragma unroll
   for (int i = 0; i < size; ++i) {
 #pragma unroll
     for (int j = 0; j < size; ++j) {
-      *reinterpret_cast<u32*>(u + (i * 24576 + j * 4096 + index)) = __float_as_uint(held[i][j][0]);
+      const int point = i * size + j;
+      *reinterpret_cast<u32*>(u + (point * u_stride_point + index)) = __float_as_uint(held[i][j][0]);
     }
   }
 }
@@ -463,17 +471,25 @@ void convgen_winograd_f32_input(
     const float* __restrict__ x,
     float* __restrict__ v
 ) {
+  constexpr int channel_vectors = 32;
+  constexpr int p_tiles = 7;  // down an image
+  constexpr int q_tiles = 7;  // across
+  constexpr int H = 28;
+  constexpr int W = 28;
+  constexpr int x_stride_n = 50176, x_stride_h = 1792, x_stride_w = 64;  // in elements
+  constexpr int v_stride_tile = 2304, v_stride_point = 64;  // in elements
+
   constexpr int block_threads = 128;
-  constexpr int threads = 12544;  // of all blocks, those with work
+  constexpr int total_threads = 12544;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
-  const int tile = index / 32;
-  const int c = (index % 32) * 2;
-  const int tile_q = tile % 7;
-  const int tile_p = (tile / 7) % 7;
-  const int n = tile / 49;
-  const int first_p = tile_p * 4;
-  const int first_q = tile_q * 4;
+  if (index >= total_threads) return;
+  const int tile = index / channel_vectors;
+  const int c = (index % channel_vectors) * 2;
+  const int tile_q = tile % q_tiles;
+  const int tile_p = (tile / q_tiles) % p_tiles;
+  const int n = tile / (p_tiles * q_tiles);
+  const int first_p = tile_p * outputs;
+  const int first_q = tile_q * outputs;
   float held[size][size][2];
 #pragma unroll
   for (int i = 0; i < size; ++i) {
@@ -481,7 +497,7 @@ void convgen_winograd_f32_input(
 #pragma unroll
     for (int j = 0; j < size; ++j) {
       const int in_w = first_q + j - 1;
-      const u64 raw_loaded_0 = in_h >= 0 && in_h < 28 && in_w >= 0 && in_w < 28 ? *reinterpret_cast<const u64*>(x + (n * 50176 + in_h * 1792 + in_w * 64 + c)) : u64{};
+      const u64 raw_loaded_0 = in_h >= 0 && in_h < H && in_w >= 0 && in_w < W ? *reinterpret_cast<const u64*>(x + (n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c)) : u64{};
       const float loaded[2] = {
           __uint_as_float(u32(raw_loaded_0)), __uint_as_float(u32(raw_loaded_0 >> 32))};
 #pragma unroll
@@ -499,7 +515,8 @@ void convgen_winograd_f32_input(
   for (int i = 0; i < size; ++i) {
 #pragma unroll
     for (int j = 0; j < size; ++j) {
-      *reinterpret_cast<u64*>(v + (tile * 2304 + i * 384 + j * 64 + c)) =
+      const int point = i * size + j;
+      *reinterpret_cast<u64*>(v + (tile * v_stride_tile + point * v_stride_point + c)) =
           u64(__float_as_uint(held[i][j][1])) << 32 | __float_as_uint(held[i][j][0]);
     }
   }
@@ -543,23 +560,31 @@ void convgen_winograd_f32_output(
     float* __restrict__ y,
     const float* __restrict__ operand_b
 ) {
+  constexpr int channel_vectors = 32;
+  constexpr int p_tiles = 7;  // down an image
+  constexpr int q_tiles = 7;  // across
+  constexpr int P = 28;
+  constexpr int Q = 28;
+  constexpr int m_stride_tile = 2304, m_stride_point = 64;  // in elements
+
   constexpr int block_threads = 128;
-  constexpr int threads = 12544;  // of all blocks, those with work
+  constexpr int total_threads = 12544;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
-  const int tile = index / 32;
-  const int k = (index % 32) * 2;
-  const int tile_q = tile % 7;
-  const int tile_p = (tile / 7) % 7;
-  const int n = tile / 49;
-  const int first_p = tile_p * 4;
-  const int first_q = tile_q * 4;
+  if (index >= total_threads) return;
+  const int tile = index / channel_vectors;
+  const int k = (index % channel_vectors) * 2;
+  const int tile_q = tile % q_tiles;
+  const int tile_p = (tile / q_tiles) % p_tiles;
+  const int n = tile / (p_tiles * q_tiles);
+  const int first_p = tile_p * outputs;
+  const int first_q = tile_q * outputs;
   float held[size][size][2];
 #pragma unroll
   for (int i = 0; i < size; ++i) {
 #pragma unroll
     for (int j = 0; j < size; ++j) {
-      const u64 raw_loaded_0 = *reinterpret_cast<const u64*>(m + (tile * 2304 + i * 384 + j * 64 + k));
+      const int point = i * size + j;
+      const u64 raw_loaded_0 = *reinterpret_cast<const u64*>(m + (tile * m_stride_tile + point * m_stride_point + k));
       const float loaded[2] = {
           __uint_as_float(u32(raw_loaded_0)), __uint_as_float(u32(raw_loaded_0 >> 32))};
 #pragma unroll
@@ -571,7 +596,7 @@ void convgen_winograd_f32_output(
 #pragma unroll
     for (int j = 0; j < size; ++j) transform_output<size * 2>(&held[0][j][e]);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) transform_output<2>(&held[i][0][e]);
+    for (int i = 0; i < outputs; ++i) transform_output<2>(&held[i][0][e]);
   }
 
   // an infinity or a NaN has spread over its tile
@@ -592,7 +617,7 @@ void convgen_winograd_f32_output(
       if (value == value) continue;
       const int p = first_p + at / 8;
       const int q = first_q + at / 2 % 4;
-      if (p < 28 && q < 28) value = window_sum(x, w, n, p, q, k + at % 2);
+      if (p < P && q < Q) value = window_sum(x, w, n, p, q, k + at % 2);
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         if (i == at) held[i / 8][i / 2 % 4][i % 2] = value;
@@ -604,12 +629,12 @@ void convgen_winograd_f32_output(
   const float value_b[2] = {__uint_as_float(u32(raw_b_0)), __uint_as_float(u32(raw_b_0 >> 32))};
 
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < outputs; ++i) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < outputs; ++j) {
       const int p = first_p + i;
       const int q = first_q + j;
-      if (p >= 28 || q >= 28) continue;
+      if (p >= P || q >= Q) continue;
       float v[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) v[e] = held[i][j][e];

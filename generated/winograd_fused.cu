@@ -242,6 +242,13 @@ __device__ __forceinline__ int matrix_of_pair(int lane) { return lane / 8 % 2; }
 // Which pair a lane's matrix for ldmatrix is of.
 __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // F(2, 3) of Winograd along a row: two outputs from four products for each filter row and channel, in place of six.
 //
@@ -267,7 +274,7 @@ constexpr int strips = 7;
 constexpr int quads = 8;  // of a row of a strip
 constexpr int width = quads + 1;  // pixels of a row of a phase
 constexpr int pixels = 128;  // outputs of a consumer's part of a tile
-constexpr int channels = 64;  // output channels of it
+constexpr int channels = 64;  // output channels of that part
 constexpr int tile_channels = 64;
 constexpr u32 phase_bytes = 7168;  // of a halo tile, from a phase to the next
 constexpr u32 halves = 0x38003800;  // f16 0.5, twice
@@ -535,10 +542,10 @@ void convgen_winograd_fused(
 #pragma unroll
       for (int first = 0; first < pixels; first += epi_tile_pixels) {
         sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-        const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
+        const int row = warp * 16 + stmatrix_row(lane);
 #pragma unroll
         for (int j = 0; j < channels / 16; ++j) {
-          const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
+          const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
           const u32 place = epi_tile + row * (channels * 2) + column * 16;
           const float* v = &acc[first / 64][j * 8];
           stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
@@ -571,18 +578,22 @@ void convgen_winograd_fused_filter(
     const f16* __restrict__ w,
     f16* __restrict__ u
 ) {
+  constexpr int C = 64;
+  constexpr int w_stride_k = 576, w_stride_r = 192, w_stride_s = 64;  // in elements
+  constexpr int u_stride_r = 16384, u_stride_point = 4096, u_stride_k = 64;  // in elements
+
   constexpr int block_threads = 128;
-  constexpr int threads = 12288;  // of all blocks, those with work
+  constexpr int total_threads = 12288;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
-  const int c = index % 64;
-  const int k = (index / 64) % 64;
-  const int r = index / 4096;
-  const float d0 = cvt_f32_f16(w[k * 576 + r * 192 + c]);
-  const float d1 = cvt_f32_f16(w[k * 576 + r * 192 + c + 64]);
-  const float d2 = cvt_f32_f16(w[k * 576 + r * 192 + c + 128]);
-  u[r * 16384 + k * 64 + c] = cvt_f16_f32(-d0);
-  u[r * 16384 + k * 64 + c + 4096] = cvt_f16_f32(0.25f * d0 + 0.25f * d1 + 0.25f * d2);
-  u[r * 16384 + k * 64 + c + 8192] = cvt_f16_f32(0.25f * d0 - 0.25f * d1 + 0.25f * d2);
-  u[r * 16384 + k * 64 + c + 12288] = cvt_f16_f32(d2);
+  if (index >= total_threads) return;
+  const int c = index % C;
+  const int k = (index / C) % K;
+  const int r = index / (K * C);
+  const float d0 = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + c]);
+  const float d1 = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + c + w_stride_s]);
+  const float d2 = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + c + 2 * w_stride_s]);
+  u[r * u_stride_r + k * u_stride_k + c] = cvt_f16_f32(-d0);
+  u[r * u_stride_r + k * u_stride_k + c + u_stride_point] = cvt_f16_f32(0.25f * d0 + 0.25f * d1 + 0.25f * d2);
+  u[r * u_stride_r + k * u_stride_k + c + 2 * u_stride_point] = cvt_f16_f32(0.25f * d0 - 0.25f * d1 + 0.25f * d2);
+  u[r * u_stride_r + k * u_stride_k + c + 3 * u_stride_point] = cvt_f16_f32(d2);
 }

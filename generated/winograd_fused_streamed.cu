@@ -264,6 +264,13 @@ __device__ __forceinline__ int matrix_of_pair(int lane) { return lane / 8 % 2; }
 // Which pair a lane's matrix for ldmatrix is of.
 __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 
+// stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
+// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+__device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
+
+// Which 16 bytes of that row a lane names.
+__device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 16; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // F(2, 3) of Winograd along a row: two outputs from four products for each filter row and channel, in place of six.
 //
@@ -289,7 +296,7 @@ constexpr int strips = 2;
 constexpr int quads = 8;  // of a row of a strip
 constexpr int width = quads + 1;  // pixels of a row of a phase
 constexpr int pixels = 128;  // outputs of a consumer's part of a tile
-constexpr int channels = 64;  // output channels of it
+constexpr int channels = 64;  // output channels of that part
 constexpr int tile_channels = 64;
 constexpr u32 phase_bytes = 12288;  // of a halo tile, from a phase to the next
 constexpr u32 halves = 0x3F003F00;  // bf16 0.5, twice
@@ -592,10 +599,10 @@ void convgen_winograd_fused_streamed(
 #pragma unroll
       for (int first = 0; first < pixels; first += epi_tile_pixels) {
         sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-        const int row = warp * 16 + lane % 16;  // this lane names 16 bytes of it for stmatrix
+        const int row = warp * 16 + stmatrix_row(lane);
 #pragma unroll
         for (int j = 0; j < channels / 16; ++j) {
-          const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
+          const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
           const u32 place = epi_tile + row * (channels * 2) + column * 16;
           const float* v = &acc[first / 64][j * 8];
           stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
@@ -628,18 +635,22 @@ void convgen_winograd_fused_streamed_filter(
     const bf16* __restrict__ w,
     bf16* __restrict__ u
 ) {
+  constexpr int C = 256;
+  constexpr int w_stride_k = 2304, w_stride_r = 768, w_stride_s = 256;  // in elements
+  constexpr int u_stride_r = 262144, u_stride_point = 65536, u_stride_k = 256;  // in elements
+
   constexpr int block_threads = 128;
-  constexpr int threads = 196608;  // of all blocks, those with work
+  constexpr int total_threads = 196608;  // of all blocks, those with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
-  if (index >= threads) return;
-  const int c = index % 256;
-  const int k = (index / 256) % 256;
-  const int r = index / 65536;
-  const float d0 = cvt_f32_bf16(w[k * 2304 + r * 768 + c]);
-  const float d1 = cvt_f32_bf16(w[k * 2304 + r * 768 + c + 256]);
-  const float d2 = cvt_f32_bf16(w[k * 2304 + r * 768 + c + 512]);
-  u[r * 262144 + k * 256 + c] = cvt_bf16_f32(-d0);
-  u[r * 262144 + k * 256 + c + 65536] = cvt_bf16_f32(0.25f * d0 + 0.25f * d1 + 0.25f * d2);
-  u[r * 262144 + k * 256 + c + 131072] = cvt_bf16_f32(0.25f * d0 - 0.25f * d1 + 0.25f * d2);
-  u[r * 262144 + k * 256 + c + 196608] = cvt_bf16_f32(d2);
+  if (index >= total_threads) return;
+  const int c = index % C;
+  const int k = (index / C) % K;
+  const int r = index / (K * C);
+  const float d0 = cvt_f32_bf16(w[k * w_stride_k + r * w_stride_r + c]);
+  const float d1 = cvt_f32_bf16(w[k * w_stride_k + r * w_stride_r + c + w_stride_s]);
+  const float d2 = cvt_f32_bf16(w[k * w_stride_k + r * w_stride_r + c + 2 * w_stride_s]);
+  u[r * u_stride_r + k * u_stride_k + c] = cvt_bf16_f32(-d0);
+  u[r * u_stride_r + k * u_stride_k + c + u_stride_point] = cvt_bf16_f32(0.25f * d0 + 0.25f * d1 + 0.25f * d2);
+  u[r * u_stride_r + k * u_stride_k + c + 2 * u_stride_point] = cvt_bf16_f32(0.25f * d0 - 0.25f * d1 + 0.25f * d2);
+  u[r * u_stride_r + k * u_stride_k + c + 3 * u_stride_point] = cvt_bf16_f32(d2);
 }

@@ -105,18 +105,20 @@ HARMLESS = (
         source=r"(?s)constexpr int pixels = (96;.*int epi_tile_pixels = 48|128;.*int epi_tile_pixels = 64);",
     ),
     Excuse("moved: cluster_wait moved behind for", "the loop stores sums that no other block touches"),
-    Excuse(r"barrier: barrier 1 for \d", "all consumers meet there before any meets at its own", was="256|384"),
+    Excuse(
+        r"barrier: barrier 1 for \d", "all consumers meet there before any meets at its own", was=r"consumers \* 128"
+    ),
     Excuse(
         "barrier: barrier 3 for 2",
         "all consumers meet there before any meets at its own",
         was="bar_sync<2, 128>",
-        source="bar_sync<3, 256>",
+        source=r"bar_sync<3, consumers \* 128>",
     ),
     Excuse(
         "barrier: barrier 4 for 3",
         "all consumers meet there before any meets at its own",
         was="bar_sync<3, 128>",
-        source="bar_sync<4, 384>",
+        source=r"bar_sync<4, consumers \* 128>",
     ),
     Excuse("stage: next stage", "there is one stage", now=r"\+ 1\) % stages", source=r"constexpr int stages = 1;"),
     Excuse("stage: next stage", "there is one ring", now=r"\+ 1\) % rings", source=r"constexpr int rings = 1;"),
@@ -329,7 +331,7 @@ HARMLESS = (
     Excuse(
         "guard: > for >=",
         "channels are filled up to whole blocks of threads",
-        source=r"_filter\([^)]*\) \{\n[^\n]*\n  if \(index > ",
+        source=r"_filter\([^)]*\) \{\n(  constexpr [^\n]*\n|\n|  const int index[^\n]*\n)*  if \(index > ",
     ),
     # tma_wgrad, which sums y in the second of three loops over its steps
     Excuse(
@@ -371,7 +373,8 @@ HARMLESS = (
         "guard: <= for <",
         "a sum in the lane's own place, which nobody asks for: there are two lanes",
         now=r"lane <= 2 \* half",
-        above="half = 1;",
+        above="half = sharers / 2;",
+        source="sharers = 2;  // threads that share an element\n",
     ),
     Excuse(
         "moved: wgmma_wait_group moved behind mbarrier_arrive",

@@ -16,6 +16,7 @@ from itertools import product
 from convgen.codegen.render import render
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
+from convgen.ir.size import Size
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
@@ -23,7 +24,8 @@ from convgen.kernels.depthwise_direct import cost
 from convgen.kernels.depthwise_direct.config import Config
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import assignment
-from convgen.kernels.parts.axes import axes
+from convgen.kernels.parts.axes import Axis, axes
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.cost import LINE, on
 from convgen.kernels.parts.counts import Count, count
 from convgen.kernels.parts.depthwise import (
@@ -213,7 +215,8 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
         accumulate = problem.accumulate
         index = lowering.index_type(problem, ())
         result = run_result(problem, config.vector)
-        x_offset = _x_offset(problem, index)
+        constants = Constants()
+        x_offset = _x_offset(problem, index, constants)
         text = "\n".join([x_offset, result.text, *result.store])
         return render(
             "depthwise_direct/kernel.cu.j2",
@@ -229,12 +232,13 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
             ends=_ends(layout),
             counts=_counts(layout, index),
             inside=" && ".join(
-                f"u32({at}) < {lowering.number_text(axis.input)}"
-                for at, axis in zip(("h", "first_w + j"), layout.axes, strict=True)
+                f"u32({at}) < {_input(d, axis, constants)}"
+                for d, at, axis in zip("hw", ("h", "first_w + j"), layout.axes, strict=True)
             ),
+            constants=constants,
             index=index,
             accumulator=lowering.ACCUMULATORS[accumulate].c_type,
-            load_filter=lowering.load(problem.w.dtype, f"w[{layout.filter_offset}]", accumulate),
+            load_filter=lowering.load(problem.w.dtype, f"w[{layout.filter_offset(constants)}]", accumulate),
             load_input=output.load_run(
                 problem.x.dtype, "value", "source + j * column_step", layout.inputs, "inside", accumulate
             ),
@@ -278,13 +282,18 @@ def _layouts(problem: ConvProblem, target: Target, fixed: Options, vectors: tupl
         yield replace(layout, config=replace(layout.config, blocks=int(fixed.get("blocks", most))))
 
 
-def _x_offset(problem: ConvProblem, index: str) -> str:
+def _input(dim: str, axis: Axis, constants: Constants) -> str:
+    """C text of the inputs along an axis."""
+    return lowering.number_text(axis.input) if isinstance(axis.input, Size) else constants.extent(dim, axis.input)
+
+
+def _x_offset(problem: ConvProblem, index: str, constants: Constants) -> str:
     """C text of the offset of input channel `c` of row `h`, column `first_w`, image `n`."""
     x = problem.x
     names = {"n": "n", "h": "h", "w": "first_w", "c": "c"}
     # a column is first_w and some more, also where x has but one
     terms = [(names[d], x.stride(d)) for d in x.dims if x.extent(d) > 1 or d == "w"]
-    return lowering.linear(terms, index)
+    return lowering.linear(terms, index, constants.strides(x))
 
 
 KERNEL = DepthwiseDirect()

@@ -29,6 +29,7 @@ from convgen.kernels.depthwise_stream.space import space
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.cost import lines, on
 from convgen.kernels.parts.counts import Count, count
 from convgen.kernels.parts.depthwise import depthwise_obstacles, ends, formulas, run_result
@@ -130,7 +131,8 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         on_tensor_cores = config.math == "mma"
         q_tail = config.strip % config.tile_q > 0
         result = run_result(problem, mma.CHANNELS if on_tensor_cores else config.vector)
-        filter_element = f"w[{layout.filter_offset}]"
+        constants = Constants()
+        filter_element = f"w[{layout.filter_offset(constants)}]"
         load_filter = filter_element
         if not on_tensor_cores:
             load_filter = lowering.load(problem.w.dtype, filter_element, accumulate)
@@ -166,9 +168,10 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             accumulator=lowering.ACCUMULATORS[accumulate].c_type,
             filter_type="u16" if on_tensor_cores else lowering.ACCUMULATORS[accumulate].c_type,
             load_filter=load_filter,
+            constants=constants,
             load_input=output.load_shared_run(problem.x.dtype, "value", "source", layout.inputs, accumulate),
             mma=f"mma_m16n8k8_f32_{problem.x.dtype}_{problem.x.dtype}",
-            window_sum=_window_sum(layout) if layout.fills else None,
+            window_sum=_window_sum(layout, constants) if layout.fills else None,
             mentioned=mentioned,
             inside=inside,
             result=result,
@@ -193,8 +196,8 @@ def _counts(layout: Layout) -> dict[str, Count]:
     }
 
 
-def _window_sum(layout: Layout) -> WindowSum:
-    return window_sum(layout.read, mirrored=layout.assigned.mirrored, sizes=sizes(layout.problem))
+def _window_sum(layout: Layout, file: Constants) -> WindowSum:
+    return window_sum(layout.read, mirrored=layout.assigned.mirrored, sizes=sizes(layout.problem), file=file)
 
 
 def held(layout: Layout) -> int:

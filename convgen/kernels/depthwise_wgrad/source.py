@@ -14,6 +14,7 @@ from convgen.ir.plan import Param, Plan
 from convgen.ir.tensor import Tensor
 from convgen.kernels.depthwise_wgrad.layout import Layout, Walk
 from convgen.kernels.parts import gradient, output
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.depthwise import boxes
 from convgen.kernels.parts.elementwise import Pointer, window_formulas
 from convgen.kernels.parts.lowering import ACCESS, Scope, coordinates, drop_unused, index_type, linear
@@ -112,7 +113,7 @@ def _steps(layout: Layout, outputs: str = "outputs") -> str:
     return f"max({outputs}, 1)" if layout.idle_step else f"{outputs} + held_rows - 1"
 
 
-def place(layout: Layout, index: str) -> tuple[Place, Place]:
+def place(layout: Layout, index: str, constants: Constants) -> tuple[Place, Place]:
     """For loads, and for products."""
     problem, config = layout.problem, layout.config
     depth, rows, columns = layout.walks
@@ -130,7 +131,7 @@ def place(layout: Layout, index: str) -> tuple[Place, Place]:
 
     def offset(role: str, places: Sequence[tuple[str, object]]) -> str:
         tensor = problem.tensor(role)
-        return linear([(str(e), tensor.stride(d)) for d, e in places if d and e != 0], index)
+        return linear([(str(e), tensor.stride(d)) for d, e in places if d and e != 0], index, constants.strides(tensor))
 
     x = offset("x", [("n", at["n"]), (depth.input, in_d), (rows.input, first_h), (columns.input, first_w), ("c", "c")])
     y = offset("y", [("n", at["n"]), (depth.output, at["depth"]), (rows.output, first_p), (columns.output, first_q),
@@ -167,8 +168,9 @@ def source(plan: Plan, layout: Layout) -> str:
     index = index_type(problem, ())
     _, rows, columns = layout.walks
     x, y = problem.x, problem.y
+    constants = Constants()
     ahead: Place | BlockPlace
-    ahead, own = block_place(layout) if layout.shared else place(layout, index)
+    ahead, own = block_place(layout) if layout.shared else place(layout, index, constants)
     return render(
         "depthwise_wgrad/kernel.cu.j2",
         plan,
@@ -180,6 +182,8 @@ def source(plan: Plan, layout: Layout) -> str:
         pointers=pointers(layout),
         formulas=_formulas(layout),
         index=index,
+        constants=constants,
+        inputs={"h": constants.extent("h", rows.axis.input), "w": constants.extent("w", columns.axis.input)},
         place=ahead,
         own_place=own,
         steps={

@@ -14,10 +14,18 @@ from convgen.ir.tensor import Tensor
 #: Names of extents in formulas and constants, where they are not the dim in capitals.
 EXTENT_NAMES = {"c_in_group": "Cg", "k_in_group": "Kg"}
 #: The names in the order in which they are defined.
-EXTENTS = ("N", "C", "Cg", "D", "H", "W", "K", "Kg", "T", "R", "S", "O", "P", "Q", "walk_o", "walk_p", "walk_q")
+EXTENTS = (
+    *("p_tiles", "q_tiles"), *("N", "C", "Cg", "D", "H", "W", "K", "Kg"), *("T", "R", "S"), *("O", "P", "Q"),
+    *("walk_o", "walk_p", "walk_q"),
+)  # fmt: skip
 
 #: What they are, where the name does not say it.
 COMMENTS = {
+    "group_pack": "  // groups that are multiplied as one",
+    "padded_channels": "  // filled up with zeros",
+    "p_tiles": "  // down an image",
+    "q_tiles": "  // across",
+    "row_channels": "  // of the taps of a filter row",
     "Cg": "  // input channels of a group",
     "Kg": "  // output channels of a group",
     "walk_o": "  // planes of an image, as pixels are walked",
@@ -47,11 +55,13 @@ class Constants:
     """The constants of a function's text, while that is made: those that it mentions, in order.
 
     A name has one value.  Where another number has it already, a number stands for itself.  Operands and results that
-    lie in memory as the `result` does have its strides.  Text with no place where they are `defined` has none.
+    lie in memory as the `result` does have its strides.  Text with no place where they are `defined` has none.  Those
+    of the `file` are there already.
     """
 
     result: Tensor | None = None
     defined: bool = True
+    file: Mapping[str, int] = field(default_factory=dict)
 
     _known: dict[str, int] = field(default_factory=dict)
     _mentioned: dict[str, None] = field(default_factory=dict)
@@ -66,6 +76,11 @@ class Constants:
         """Those that a text has, and the others."""
         within = [name for name in self._mentioned if re.search(rf"\b{name}\b", text)]
         return self._defined(within), self._defined([name for name in self._mentioned if name not in within])
+
+    @property
+    def mentioned(self) -> dict[str, int]:
+        """Those that were mentioned, with their values."""
+        return {name: self._known[name] for name in self._mentioned}
 
     @property
     def all(self) -> tuple[Definition, ...]:
@@ -97,10 +112,17 @@ class Constants:
         self._mention(name)
         return name
 
-    def strides(self, tensor: Tensor, groups: int = 1, index: Names = NO_NAMES) -> Names:
+    def number(self, name: str, value: int) -> str:
+        """C text of a number that goes by a name of its own."""
+        if not self._takes(name, value):
+            return str(value)
+        self._mention(name)
+        return name
+
+    def strides(self, tensor: Tensor, groups: int = 1, index: Names = NO_NAMES, name: str = "") -> Names:
         """Of offsets into a tensor, by the name that it has in the source; also from a group of channels to the next.
         An `index` that coordinates follow from is divided by the numbers that it names."""
-        pointer = {
+        pointer = name or {
             "operand": f"operand_{tensor.name}",
             "result": f"result_{tensor.name}",
             "workspace": tensor.name,
@@ -116,6 +138,9 @@ class Constants:
             if dim in ("c", "k") and groups > 1 and extent > groups and not isinstance(stride, Size):
                 named.setdefault(extent // groups * stride, f"{pointer}_stride_group")
         strides = {s: name for s, name in named.items() if self._takes(name, s)}
+        k, group = tensor.extent("k_in_group"), f"{pointer}_stride_g"
+        if k > 1 and group in strides.values() and self._takes("Kg", k):
+            strides.setdefault(tensor.stride("g") - k, f"({group} - Kg)")  # of the channel in the group, k - g * Kg
         return Names(strides, index.divisors, index.moduli, self._mention)
 
     def of_index(
@@ -142,6 +167,13 @@ class Constants:
             inner *= extent(dims[end - 1])
         return Names(divisors=divisors, moduli=moduli, mention=self._mention)
 
+    def of_group(self, c: int, k: int, pack: int) -> Names:
+        """Of formulas of channels, from those that a group has of input and output, and from the groups of a pack."""
+        own = ("Kg",) if k > 1 and self._takes("Kg", k) else ()
+        packed = ("group_pack",) if pack > 1 and self._takes("group_pack", pack) else ()
+        steps = {c: "Cg"} if c > 1 and self._takes("Cg", c) else {}
+        return Names(steps, {k: own}, {(1, k): own, (k, pack): packed}, self._mention)
+
     def of_place(self, dims: Sequence[str], extents: Mapping[str, int]) -> Names:
         """Of a number over dims, outermost first, that is made from coordinates: products of the extents further in."""
         steps: dict[int, str] = {}
@@ -152,14 +184,12 @@ class Constants:
             step, name = step * extents[dim], f"{extent_name(dim)} * {name}" if name else extent_name(dim)
             steps[step] = name
 
-        def mention(product: str) -> None:
-            for one in product.split(" * "):
-                self._mention(one)
-
-        return Names({step: name for step, name in steps.items() if step > 1}, mention=mention)
+        return Names({step: name for step, name in steps.items() if step > 1}, mention=self._mention)
 
     def _takes(self, name: str, value: int) -> bool:
-        return self.defined and bool(name) and self._known.setdefault(name, value) == value
+        return self.defined and bool(name) and self._known.setdefault(name, self.file.get(name, value)) == value
 
     def _mention(self, name: str) -> None:
-        self._mentioned.setdefault(name)
+        for one in re.findall(r"[a-zA-Z]\w*", name):
+            if one not in self.file:
+                self._mentioned.setdefault(one)

@@ -1,7 +1,7 @@
 """Copies that rearrange an operand, and the kernel that makes them.
 
 A copy in which other dims than the channels are innermost goes through shared memory, transposed tile by
-tile (`Transpose`); every other copy gathers, element by element (`Gather`).
+tile (`Transpose`); every other copy gathers, element by element (`gathers.Gather`).
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 
 from sympy import Expr, Integer
 
-from convgen.codegen.c_expr import c_expr
+from convgen.codegen.c_expr import Names, c_expr
 from convgen.ir import integer
-from convgen.ir.index_map import Access, decompose
-from convgen.ir.integer import Ranges, floordiv, mod, symbol
-from convgen.ir.padding import pixel_at
+from convgen.ir.index_map import decompose
+from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.problem import Padding
 from convgen.ir.tensor import Tensor
-from convgen.kernels.parts.lowering import ACCESS, CONVERSIONS, INT_LIMIT
+from convgen.kernels.parts.constants import Constants, Definition, extent_name
+from convgen.kernels.parts.lowering import ACCESS, INT_LIMIT, factor
 
 THREADS = 256
 VECTOR = 8  # elements of 16 bytes
@@ -52,7 +53,8 @@ class Copy:
     every so many-th is kept; and for those of `low`, which have so much `padding` before the source's first element.
     The target's channels are innermost, a multiple of VECTOR.  The channel's dim is c, of y's gradient, too.  Where
     there are `taps`, a pixel's channels are those of several pixels of the source, one behind the other, zeros for
-    those that lie outside."""
+    those that lie outside.  Formulas of channels name a `group`'s input and output channels, and how many groups are
+    packed."""
 
     source: Tensor
     target: Tensor
@@ -63,6 +65,7 @@ class Copy:
     padding: Padding = Padding.ZERO
     low: tuple[tuple[str, int], ...] = ()
     taps: Taps | None = None
+    group: tuple[int, int, int] = (1, 1, 1)
 
     def position(self, dim: str) -> Expr:
         """Where an element of the target stands along a dim of the source, which it may lie beyond."""
@@ -124,18 +127,19 @@ class Transpose:
     rows: int  # channels of the source
     padded: int  # channels of the target
     columns: int
-    row_stride: int  # elements of the source from channel to channel
     whole: bool
     tile_rows: int
     tile_columns: int
     vector: int  # elements of a load
     index: str
     batches: int
+    row_stride: str  # C text: elements of the source from channel to channel
     source_offset: str
     target_offset: str
     column_offset: str
     kept: str
     loaded: str
+    constants: tuple[Definition, ...]  # definitions of those that these mention
 
     @property
     def words(self) -> bool:
@@ -167,9 +171,11 @@ class Transpose:
         return -(-self.columns // self.tile_columns)
 
     @property
-    def spans(self) -> int:
-        """Tiles of a batch."""
-        return self.row_tiles * self.column_tiles
+    def spans(self) -> str:
+        """C text of the tiles of a batch; empty where it is one."""
+        tiles = {"channel_tiles": self.row_tiles, "column_tiles": self.column_tiles}
+        text = " * ".join(name for name, count in tiles.items() if count > 1)
+        return f"({text})" if " " in text else text
 
     @property
     def pitch_bytes(self) -> int:
@@ -183,9 +189,19 @@ class Transpose:
     @property
     def tests(self) -> list[str]:
         """C text: what holds where channel c of a column is copied."""
-        rows = [f"c0 + c < {self.padded}"] if self.padded % self.tile_rows else []
+        rows = [f"c0 + c < {self.end}"] if self.row_tail else []
         columns = ["pixel < columns"] if self.columns % self.tile_columns else []
         return [*rows, *columns, *([self.kept] if self.kept else [])]
+
+    @property
+    def row_tail(self) -> bool:
+        """Whether the last tile has fewer channels."""
+        return self.padded % self.tile_rows > 0
+
+    @property
+    def end(self) -> str:
+        """C text of the channels of the target."""
+        return "channels" if self.rows == self.padded else "target_channels"
 
     @property
     def groups(self) -> int:
@@ -242,130 +258,56 @@ def transpose(copy: Copy) -> Transpose | None:
         tile_columns = _even(columns, TILE // min(padded, TILE_ROWS))
     index = "int" if max(source.span, target.size) + TILE < INT_LIMIT else "long long"
     batches = math.prod(map(target.extent, outer))
+    tested = not whole and source.extent(inner[-1]) % vector == 0
+    return Transpose(
+        copy, rows, padded, columns, whole, tile_rows, tile_columns, vector, index, batches,
+        *_texts(copy, inner, outer, index, tested),
+    )  # fmt: skip
+
+
+def _texts(
+    copy: Copy, inner: list[str], outer: list[str], index: str, tested: bool
+) -> tuple[str, str, str, str, str, str, tuple[Definition, ...]]:
+    """The last fields of Transpose; vectors are `tested` before they are loaded."""
+    source, target = copy.source, copy.target
     pixel = decompose(symbol("pixel"), inner, lambda d: Integer(source.extent(d)))
+    batch = decompose(symbol("batch"), outer, lambda d: Integer(target.extent(d)))
+    last = {"batch": math.prod(map(target.extent, outer)) - 1, "pixel": math.prod(map(source.extent, inner)) - 1}
+    ranges = {symbol(name): (0, max(end, 0)) for name, end in last.items()}
     kept = [mod(pixel[d], Integer(copy.step(d))) for d in inner if copy.step(d) > 1]
     loaded = kept[:-1] if copy.step(inner[-1]) > 1 else kept
-    if whole or source.extent(inner[-1]) % vector:
-        loaded = []
-    batch = decompose(symbol("batch"), outer, lambda d: Integer(target.extent(d)))
-    ranges = {symbol("batch"): (0, max(batches - 1, 0)), symbol("pixel"): (0, columns - 1)}
+    constants = Constants()
+    of_pixel = constants.of_index(inner, source.extent)
+    of_batch = constants.of_index(outer, target.extent, partial(target_name, copy))
+    of_source, to_target = (
+        partial(constants.strides, tensor, name=name) for tensor, name in ((source, "source"), (target, "target"))
+    )
 
-    def text(terms: Iterable[Expr]) -> str:
-        return c_expr(integer.simplify(sum(terms, Integer(0)), ranges), ranges, index)
+    def text(terms: Iterable[Expr], names: Names) -> str:
+        return c_expr(integer.simplify(sum(terms, Integer(0)), ranges), ranges, index, names)
 
     def tests(steps: Iterable[Expr]) -> str:
-        return " && ".join(f"{text([step])} == 0" for step in steps)
+        return " && ".join(f"{text([step], of_pixel)} == 0" for step in steps)
 
-    return Transpose(
-        copy, rows, padded, columns, row_stride, whole, tile_rows, tile_columns, vector, index, batches,
-        text(batch[d] * copy.step(d) * source.stride(d) for d in outer),
-        text(batch[d] * target.stride(d) for d in outer),
-        text(floordiv(pixel[d], Integer(copy.step(d))) * target.stride(d) for d in inner),
-        tests(kept), tests(loaded),
-    )  # fmt: skip
+    row_stride = factor(source.stride("c"), of_source()) if source.extent("c") > 1 else "columns"
+    if index != "int" and (row_stride.isdecimal() or row_stride == "columns"):
+        row_stride = f"({index}){row_stride}"
+    return (
+        row_stride,
+        text((batch[d] * copy.step(d) * source.stride(d) for d in outer), of_source(index=of_batch)),
+        text((batch[d] * target.stride(d) for d in outer), to_target(index=of_batch)),
+        text((floordiv(pixel[d], Integer(copy.step(d))) * target.stride(d) for d in inner), to_target(index=of_pixel)),
+        tests(kept),
+        tests(loaded if tested else []),
+        constants.all,
+    )
+
+
+def target_name(copy: Copy, dim: str) -> str:
+    """Of an extent of the target, which may differ from the source's."""
+    return extent_name(dim) if copy.source.extent(dim) == copy.target.extent(dim) else f"target_{dim}"
 
 
 def _even(extent: int, most: int) -> int:
     """The length of a part, of as few parts as hold `extent` in parts of at most `most`, in multiples of VECTOR."""
     return -(-extent // (-(-extent // most) * VECTOR)) * VECTOR
-
-
-@dataclass(frozen=True)
-class Gather:
-    """A copy of which each thread makes one vector: C text of the coordinates, of the tests that the source
-    has the channel, and of its element's offset.  Where the tests `inside` fail, the element is NaN."""
-
-    copy: Copy
-    index: str
-    coordinates: tuple[tuple[str, str], ...]
-    channel: str
-    tests: tuple[str, ...]
-    inside: tuple[str, ...]
-    offset: str
-
-    template = "gather"
-
-    @property
-    def nan(self) -> str:
-        """Bits of NaN."""
-        return CONVERSIONS[self.copy.source.dtype].nan
-
-    @property
-    def value(self) -> str:
-        """C text of an element."""
-        text = f"source[{self.offset}]"
-        if self.inside:
-            text = f"inside ? {text} : {self.nan}"
-        if self.tests:
-            return f"{' && '.join(self.tests)} ? {f'({text})' if self.inside else text} : 0"
-        return text
-
-    @property
-    def vectors(self) -> int:
-        return self.copy.target.size // VECTOR
-
-    @property
-    def blocks(self) -> int:
-        return -(-self.vectors // THREADS)
-
-    @property
-    def shared_bytes(self) -> int:
-        return 0
-
-
-def gather(copy: Copy) -> Gather:
-    source, target = copy.source, copy.target
-    index = "int" if max(source.span, target.size) + THREADS * VECTOR < INT_LIMIT else "long long"
-    extents = {d: target.extent(d) for d in target.dims}
-    extents["c"] //= VECTOR
-    number = symbol("number")
-    ranges = {number: (0, target.size // VECTOR - 1)}
-    at = decompose(number, target.dims, lambda d: Integer(extents[d]))
-    coordinates = []
-    for dim, value in at.items():
-        value = value * VECTOR if dim == "c" else value
-        name = "first" if dim == "c" else dim
-        coordinates.append((name, c_expr(integer.simplify(value, ranges), ranges, index)))
-    known = {symbol(d): (0, target.extent(d) - 1) for d in target.dims}
-    low, high = integer.bounds(copy.channel, known)
-    tests = ["channel >= 0"] * (low < 0) + [f"channel < {source.extent('c')}"] * (high >= source.extent("c"))
-    tests += _of_taps(copy, known, index)
-    channel = symbol("channel")
-    known[channel] = (0, source.extent("c") - 1)
-    own = integer.simplify(copy.channel, known)
-    inside, padded = _inside(copy, known, index)
-    pixel = {d: pixel_at(copy.padding, copy.position(d), Integer(source.extent(d))) for d in source.dims if d != "c"}
-    place = integer.simplify(Access(source, {"c": channel, **pixel}).offset, known)
-    used = {str(s) for s in (place.free_symbols | own.free_symbols)} | padded
-    coordinates = [(d, text) for d, text in coordinates if d == "first" or d in used]
-    return Gather(
-        copy, index, tuple(coordinates[::-1]), c_expr(own, known, index), tuple(tests), inside,
-        c_expr(place, known, index),
-    )  # fmt: skip
-
-
-def _of_taps(copy: Copy, known: Ranges, index: str) -> list[str]:
-    """C text of the tests that a channel is that of a tap, and its pixel inside of the source."""
-    taps, source = copy.taps, copy.source
-    if taps is None:
-        return []
-    channels = taps.count * source.extent("c")
-    last = [f"c < {channels}"] if copy.target.extent("c") > channels else []
-    return last + _within(copy, taps.dim, {**known, symbol("c"): (0, channels - 1)}, index)
-
-
-def _within(copy: Copy, dim: str, known: Ranges, index: str) -> list[str]:
-    """C text of the tests that can fail of an element's position along a dim of the source."""
-    low, high = integer.bounds(copy.position(dim), known)
-    text, extent = c_expr(integer.simplify(copy.position(dim), known), known, index), copy.source.extent(dim)
-    return [f"{text} >= 0"] * (low < 0) + [f"{text} < {extent}"] * (high >= extent)
-
-
-def _inside(copy: Copy, known: Ranges, index: str) -> tuple[tuple[str, ...], set[str]]:
-    """C text of the tests that an element is no padding, where that is NaN, and the dims that they name."""
-    tests, dims = [], set()
-    for dim, _ in copy.low if copy.padding is Padding.NAN else ():
-        found = _within(copy, dim, known, index)
-        tests += found
-        dims |= {dim} if found else set()
-    return tuple(tests), dims

@@ -89,10 +89,11 @@ class Depthwise(base.Layout[C]):
         """Outputs of a run of either axis: they have a filter's taps in common, for a tap reaches one of them."""
         return math.prod(axis.phases for axis in self.axes)
 
-    @property
-    def filter_offset(self) -> str:
+    def filter_offset(self, constants: Constants) -> str:
         """C text of the offset of an element of w, from `channel` and the forward convolution's `tap`."""
-        return lowering.filter_offset(self.read, "channel", Constants(defined=False), self.assigned.mirrored)
+        if self.assigned.mirrored:  # from the last tap, which is no few strides of rows
+            constants = Constants(defined=False)
+        return lowering.filter_offset(self.read, "channel", constants, self.assigned.mirrored)
 
 
 def whole_runs(layout: Depthwise[C], tile_p: int, tile_q: int) -> Obstacles:

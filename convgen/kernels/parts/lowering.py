@@ -280,9 +280,9 @@ def window(
     return named, tests
 
 
-def offset(scope: Scope, tensor: Tensor, at: Mapping[str, Expr], groups: int = 1) -> str:
+def offset(scope: Scope, tensor: Tensor, at: Mapping[str, Expr], groups: int = 1, name: str = "") -> str:
     """C text of an element's offset from named coordinates, of a tensor whose channels are of so many groups."""
-    names = scope.constants.strides(tensor, groups)
+    names = scope.constants.strides(tensor, groups, name=name)
     return scope.text(Access(tensor, {d: at[d] for d in tensor.dims}).offset, names)
 
 

@@ -23,7 +23,8 @@ from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Obstacle, Options, counted
 from convgen.kernels.parts import cost
-from convgen.kernels.parts.copies import THREADS, VECTOR, Copy, Gather, Taps, Transpose, gather, transpose
+from convgen.kernels.parts.copies import THREADS, VECTOR, Copy, Taps, Transpose, transpose
+from convgen.kernels.parts.gathers import Gather, gather
 from convgen.kernels.parts.hopper import lies_as
 from convgen.kernels.parts.lowering import ACCESS
 
@@ -151,7 +152,8 @@ def channels_last(
     if copy_w:
         prepared = replace(prepared, w=w)
         c = symbol("c") - own if group_pack > 1 else symbol("c")
-        copies.append(Copy(problem.w, w, c, places=_in_groups(problem)))
+        group = (problem.c_per_group, problem.k_per_group, group_pack) if problem.groups > 1 else (1, 1, 1)
+        copies.append(Copy(problem.w, w, c, places=_in_groups(problem), group=group))
     last = ("n", *sp.input, "c")
     pads = problem.padding is not Padding.ZERO and not (loads_pad and _in_memory(x, channels, last))
     if copy_x or pads:

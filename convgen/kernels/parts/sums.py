@@ -13,14 +13,17 @@ from dataclasses import dataclass, replace
 
 from sympy import Expr
 
+from convgen.codegen.c_expr import NO_NAMES, Names
 from convgen.codegen.render import environment, tidy
 from convgen.ir.dtypes import DTYPES
 from convgen.ir.formula import number
 from convgen.ir.index_map import decompose
 from convgen.ir.plan import Launch, Plan, Step, Workspace
 from convgen.ir.problem import ConvProblem
+from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Layout
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.elementwise import Kernel, Pointer, element, sizes
 from convgen.kernels.parts.lowering import ACCUMULATORS, Scope, factor, index_type, load, number_text, offset
 
@@ -146,10 +149,6 @@ class _Level:
         return min(WIDTH, 1 << (self.columns - 1).bit_length())
 
     @property
-    def half_lanes(self) -> int:
-        return self.lanes // 2
-
-    @property
     def lanes(self) -> int:
         """Threads of a block that share an element."""
         return min(BLOCK // self.width, 1 << (self.rows - 1).bit_length())
@@ -194,20 +193,24 @@ def _kernel(level: _Level) -> Kernel:
     problem, t, rows, columns = level.problem, level.sums[0], level.rows, level.columns
     values = _values(problem, t)
     kept = [d for d in values.dims if d in t.dims]
-    scope = Scope(index_type(problem, (values.size,)), limited=bool(problem.dynamic))
+    constants = Constants()
+    scope = Scope(index_type(problem, (values.size,)), limited=bool(problem.dynamic), constants=constants)
     column, row = scope.declare("column", columns), scope.declare("row", rows)
 
     def coordinates(index: Expr, dims: Sequence[str]) -> dict[str, Expr]:
         return decompose(index, dims, lambda d: number(values.extent(d)))
 
     at = coordinates(column, kept)
-    target = offset(scope, t, at)
+    target = offset(scope, t, at, name="sums")
+    elements = number_text(columns) if isinstance(columns, Size) else constants.number("elements", columns)
+    of_elements = Names({columns: elements}) if elements == "elements" else NO_NAMES
     if level.parts > 1:
-        target = scope.text(scope.declare("part", level.parts) * number(columns) + column)
+        target = scope.text(scope.declare("part", level.parts) * number(columns) + column, of_elements)
     if level.number:
-        read = scope.text(row * number(columns) + column)
+        read = scope.text(row * number(columns) + column, of_elements)
     else:
-        read = offset(scope, values, at | coordinates(row, [d for d in values.dims if d not in t.dims]))
+        place = at | coordinates(row, [d for d in values.dims if d not in t.dims])
+        read = offset(scope, values, place, name="values")
     dtype = problem.number if level.number else values.dtype
     what = "parts of sums" if level.number else f"elements of {level.sources[0]}" if _read(problem, t) else "values"
     names = [f"_{i}" for i in range(len(level.sums))] if len(level.sums) > 1 else [""]
@@ -227,7 +230,7 @@ def _kernel(level: _Level) -> Kernel:
         "",
         {
             "level": level,
-            "columns": number_text(columns) if columns % level.width else "",
+            "columns": elements if columns % level.width else "",
             "blocks": factor(blocks) if blocks > 1 else "",
             "blocks_of_sum": factor(level.parts * blocks),
             "names": names,
@@ -241,6 +244,7 @@ def _kernel(level: _Level) -> Kernel:
         },
         block=level.width * level.lanes,
         sizes=sizes(problem),
+        constants=constants,
     )
 
 

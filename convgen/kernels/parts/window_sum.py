@@ -52,7 +52,7 @@ class WindowSum:
 
 def window_sum(
     problem: ConvProblem, name: str = "", dims: Sequence[str] = (), *, whole: bool = False, mirrored: bool = False,
-    strided: ConvProblem | None = None, sizes: Iterable[str] = (),
+    strided: ConvProblem | None = None, sizes: Iterable[str] = (), file: Constants | None = None,
 ) -> WindowSum:  # fmt: skip
     """The sum of an element of y of a forward convolution, from x and w as they lie in memory.
 
@@ -60,9 +60,10 @@ def window_sum(
     stands for these of them; where it is the `whole` place in y, the others are of dims of one element.  With a
     `mirrored` filter, the window's first tap is w's last.  A `strided` dgrad, where the forward convolution is its
     assignment, says which pixels of x the taps bring.  `sizes` that a call decides are the last parameters.
+    Constants of the `file` are there already.
     """
     sp = problem.spatial
-    constants = Constants()
+    constants = Constants(file=file.mentioned if file else {})
     scope = Scope(index_type(problem, ()), limited=bool(problem.dynamic), constants=constants)
     named = [d for d in ("n", *sp.output, "k") if d not in dims and not whole]
     at = all_zero(problem) | {d: scope.declare(d, problem.extent(d)) for d in named}
@@ -71,7 +72,8 @@ def window_sum(
         names = scope.constants.of_index(dims, problem.extent)
         for dim, value in decompose(number, dims, lambda d: formula.number(problem.extent(d))).items():
             at[dim] = scope.let(dim, value, problem.extent(dim), names=names)
-    group = scope.let("group", floordiv(at["k"], Integer(problem.k_per_group)), problem.groups)
+    grouped = constants.of_group(problem.c_per_group, problem.k_per_group, 1)
+    group = scope.let("group", floordiv(at["k"], Integer(problem.k_per_group)), problem.groups, names=grouped)
     nest = Nest(scope.take())
     backward = exchanged_dims()
     for f, i in zip(sp.filter, sp.input, strict=True):
@@ -123,7 +125,8 @@ def filter_sum(problem: ConvProblem) -> WindowSum:
     names = scope.constants.of_index(filter_dims, lambda d: extents["c" if d == "c_in_group" else d])
     for dim, value in decompose(number, problem.w.dims, lambda d: Integer(extents[d])).items():
         at[dim] = scope.let(coordinate_name(dim), value, extents[dim], names=names)
-    group = scope.let("group", floordiv(at["k"], Integer(problem.k_per_group)), problem.groups)
+    grouped = constants.of_group(problem.c_per_group, problem.k_per_group, 1)
+    group = scope.let("group", floordiv(at["k"], Integer(problem.k_per_group)), problem.groups, names=grouped)
     nest = Nest(scope.take())
     at["n"] = _loop(nest, scope, "n", problem.n)
     for o, i in zip(sp.output, sp.input, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from convgen.codegen.render import render
 from convgen.ir.plan import Plan
 from convgen.kernels.parts import gradient
+from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.elementwise import window_formulas
 from convgen.kernels.parts.lowering import index_type, linear
 from convgen.kernels.parts.window_sum import filter_sum, gradient_pointers
@@ -21,6 +22,8 @@ def source(plan: Plan, layout: Layout) -> str:
     problem, config = layout.problem, layout.config
     x, index = problem.x, index_type(problem, ())
     names = {"n": "n", "h": "in_h", "w": "pixel", "c": "c"}
+    of_x = Constants()
+    strides = of_x.strides(x)
     return render(
         "stem_wgrad/kernel.cu.j2",
         plan,
@@ -33,7 +36,8 @@ def source(plan: Plan, layout: Layout) -> str:
         vector_bytes=VECTOR_BYTES,
         in_type=x.dtype,
         index=index,
-        offset=linear([(name, x.stride(d)) for d, name in names.items() if d in x.dims], index),
+        offset=linear([(name, x.stride(d)) for d, name in names.items() if d in x.dims], index, strides),
+        of_x=of_x,
         prepare=layout.prepared.kernel,
         formulas=window_formulas(problem),
         one=ONE[x.dtype],

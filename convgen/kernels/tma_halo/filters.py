@@ -12,6 +12,7 @@ from convgen.ir import integer
 from convgen.ir.index_map import Access, decompose
 from convgen.ir.integer import floordiv, mod, symbol
 from convgen.kernels.parts import copies, lowering
+from convgen.kernels.parts.constants import Constants, Definition
 from convgen.kernels.parts.hopper import SWIZZLE_MASK
 from convgen.kernels.tma_halo.halo import phased, windows
 from convgen.kernels.tma_halo.layout import Layout
@@ -39,6 +40,7 @@ class Filters:
     tap: tuple[str, str]
     mask: int
     threads: int
+    constants: tuple[Definition, ...]  # definitions of those that these mention
 
     @property
     def at_once(self) -> int:
@@ -74,6 +76,10 @@ def filters(layout: Layout) -> Filters:
     last = given.k - 1 if layout.uneven else max(given.k - config.own_channels, 0)
     ranges = {at: (0, vectors - 1), symbol("k0"): (0, last)}
     coordinates = decompose(at, order, lambda d: Integer(extents[d]))
+    own = "own_channels" if config.fold > 1 else "tile_channels"
+    constants = Constants(file={own: config.own_channels})
+    names = {"k": own, "c": "Cg" if given.groups > 1 else "C"} | ({along: "channel_vectors"} if vector > 1 else {})
+    of_at = constants.of_index(order, extents.__getitem__, lambda d: names.get(d, f"filter_{d}"))
     coordinates[along] *= vector
     coordinates["k"] = symbol("k0") + coordinates["k"]
     known = {symbol("k"): (0, given.k - 1), symbol("c"): (0, w.extent("c") - 1)}
@@ -85,6 +91,7 @@ def filters(layout: Layout) -> Filters:
     place = integer.simplify(Access(w, {d: lies[d] for d in w.dims}).offset, known)
     channel = symbol("c") + mod(group, config.group_pack) * given.c_per_group
     known[symbol("i")] = (0, config.fold - 1)
+    of_group = constants.of_group(given.c_per_group, given.k_per_group, config.group_pack)
     first_row, *tap = (
         c_expr(integer.simplify(e, known), known)
         for e in (_phase_place(layout) if layout.strided else _folded_place(layout))
@@ -92,11 +99,13 @@ def filters(layout: Layout) -> Filters:
     return Filters(
         vector, along, lowering.ACCESS[2 * vector], vectors,
         min(-(-vectors // (128 * config.consumers)), copies.IN_FLIGHT),
-        tuple((d, c_expr(integer.simplify(e, ranges), ranges)) for d, e in coordinates.items()),
-        c_expr(place, known), c_expr(integer.simplify(channel, known), known),
+        tuple((d, c_expr(integer.simplify(e, ranges), ranges, names=of_at)) for d, e in coordinates.items()),
+        c_expr(place, known, names=constants.strides(w, index=of_group)),
+        c_expr(integer.simplify(channel, known), known, names=of_group),
         1 if layout.strided else config.fold,
         "" if first_row == "0" else f"({first_row})" if " " in first_row else first_row, (tap[0], tap[1]),
         SWIZZLE_MASK[config.tile_k * w.element.bytes], 128 * config.consumers,
+        constants.all,
     )  # fmt: skip
 
 

@@ -98,6 +98,11 @@ class Phase:
         return max(0, self.read - self.box)
 
     @property
+    def name(self) -> str:
+        """Of its start, in generated source."""
+        return f"phase_{self.h}_{self.w}"
+
+    @property
     def box_end(self) -> int:
         return self.start + self.box
 

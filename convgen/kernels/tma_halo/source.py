@@ -239,7 +239,7 @@ def _loads(layout: Layout) -> list[Load]:
     return [
         Load(
             maps[phase.height][0],
-            phase.start,
+            phase.name if phase.start else 0,
             affine("q0", w.stride, w.lower + phase.w) if layout.strips > 1 else str(w.lower + phase.w),
             affine("line0 / width", h.stride, h.lower + phase.h) if layout.line_tiles > 1 else str(h.lower + phase.h),
         )
@@ -247,12 +247,12 @@ def _loads(layout: Layout) -> list[Load]:
     ]
 
 
-def _phase_table(layout: Layout) -> list[list[int]]:
+def _phase_table(layout: Layout) -> list[list[int | str]]:
     """Where phase (a, b) starts in a halo tile; 0 for one that no tap needs.  Empty where there is one phase."""
     _, h, w = layout.windows
     if h.stride == w.stride == 1:
         return []
-    starts = {(phase.h, phase.w): phase.start for phase in layout.halo.phases}
+    starts = {(phase.h, phase.w): phase.name for phase in layout.halo.phases if phase.start}
     return [[starts.get((a, b), 0) for b in range(w.stride)] for a in range(h.stride)]
 
 

@@ -91,8 +91,8 @@ def source(plan: Plan, layout: Layout) -> str:
         rows_per_consumer=config.own_rows,
         columns_n=config.columns,
         shares=config.shared,
-        window_sum=_window_sum(layout) if layout.gemm.fills else None,
-        look=_look(layout) if layout.gemm.fills else "",
+        window_sum=_window_sum(layout, None if g.pointwise else constants) if g.fills else None,
+        look=_look(layout) if g.fills else "",
         place=_place(layout, pixels=finds_pixels, columns=not config.resident),
         n_tiles=layout.n_tiles,
         finds_pixels=finds_pixels,
@@ -297,12 +297,13 @@ def _loads_early(layout: Layout, more: int = 0) -> bool:
     return held + sums + operands * values + layout.prologue_registers + more + 48 <= layout.registers
 
 
-def _window_sum(layout: Layout) -> WindowSum:
+def _window_sum(layout: Layout, file: Constants | None) -> WindowSum:
     """The sum of a result's element, from the factors as they were given."""
     assigned = assignment(layout.problem)
     problem = assigned.problem
     strided = layout.problem if assigned.phases else None
-    return window_sum(problem, "gemm_m", ("n", *problem.spatial.output), mirrored=assigned.mirrored, strided=strided)
+    pixel = ("n", *problem.spatial.output)
+    return window_sum(problem, "gemm_m", pixel, mirrored=assigned.mirrored, strided=strided, file=file)
 
 
 def _look(layout: Layout) -> str:

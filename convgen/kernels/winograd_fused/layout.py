@@ -134,8 +134,8 @@ class Layout(RingLayout[Config]):
     @property
     def u(self) -> Tensor:
         """The transformed filters: [filter row, point, k, c]."""
-        dims, w = ("r", "s", "k", "c"), self.problem.w
-        return Tensor("u", "w", w.dtype, dims, (self.filter_rows, POINTS, self.problem.k, self.channels))
+        dims, w = ("r", "point", "k", "c"), self.problem.w
+        return Tensor("u", "workspace", w.dtype, dims, (self.filter_rows, POINTS, self.problem.k, self.channels))
 
     @property
     def workspaces(self) -> tuple[Workspace, ...]:

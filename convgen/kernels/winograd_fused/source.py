@@ -62,6 +62,7 @@ def source(plan: Plan, layout: Layout) -> str:
         swizzle_mask=f"0x{SWIZZLE_MASK[layout.span]:02x}",
         loads=_loads(layout),
         products=layout.last_products,
+        phases=[],
         group=None,
         place=_place(layout),
         lane_row=_lane_row(layout),
