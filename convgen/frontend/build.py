@@ -133,8 +133,9 @@ class Build(Transformer_NonRecursive):
         group = None
         for entry in entries:
             if isinstance(entry, ast.Option):
-                group = None
-                found.append(entry)
+                group = self._compared(entry)
+                if group is None:
+                    found.append(entry)
                 continue
             head, name, value = entry
             group = head or group
@@ -145,6 +146,16 @@ class Build(Transformer_NonRecursive):
             else:
                 found.append(ast.Option(ast.Name(f"{group}.{name}", span_of(name)), value, span))
         return tuple(found), span_of(brace)
+
+    def _compared(self, option: ast.Option) -> str | None:
+        """The group of which an option is the first, `tile m==64`, which is reported."""
+        value = option.value
+        if not (isinstance(value, ast.Binary) and value.op == "==" and isinstance(value.left, ast.Reference)):
+            return None
+        number = value.right.text if isinstance(value.right, ast.Number) else "..."
+        hint = f"write `{option.name.text} {value.left.name}={number}`"
+        self._report.error("E002", f"`==` compares: {quote(value.left.name)} has no value", value.span, hint)
+        return option.name.text
 
     def option(self, name, value):
         return ast.Option(name_of(name), value, span_of(name).to(value.span))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from convgen import habits
@@ -24,6 +25,9 @@ RANK_OF = {
     name: rank for rank in sorted(SPATIAL, reverse=True) for dims in vars(SPATIAL[rank]).values() for name in dims
 }
 
+#: A dim and its extent, without `=`.
+_GLUED = re.compile(r"([a-z])(\d+)")
+
 
 def dim_meant(word: str) -> tuple[str, str] | None:
     """The role and the dim that a word names, by the dim's own name or another; None where no tensor has it."""
@@ -42,9 +46,13 @@ def rename_dims(role: str, tensor: ast.Tensor, report: Report) -> ast.Tensor:
         name = dim.name
         if name.text not in ROLE_DIMS[role]:
             free = [known for known in ROLE_DIMS[role] if known not in own]
-            if meant := habits.meant(name.text, free, habits.DIMS[role]):
+            message = f"`{tensor.name.text}` has no dim named `{name.text}`"
+            if dim.extent is None and (glued := _GLUED.fullmatch(name.text)) and glued[1] in free:
+                own.add(glued[1])
+                report.error("E203", message, name.span, f"write `{glued[1]}={glued[2]}`")
+                dim = replace(dim, name=ast.Name(glued[1], name.span), extent=ast.Number(name.span, glued[2]))
+            elif meant := habits.meant(name.text, free, habits.DIMS[role]):
                 own.add(meant)
-                message = f"`{tensor.name.text}` has no dim named `{name.text}`"
                 report.error("E203", message, name.span, f"did you mean `{meant}`?")
                 dim = replace(dim, name=ast.Name(meant, name.span))
         dims.append(dim)

@@ -115,6 +115,8 @@ def _setting(place: Place) -> str | None:
     if one := _only_one(place):
         return one
     if place.keyword == "strategy" and not place.begins_line and place.before is not None:
+        if place.before.type == "RBRACE":
+            return f"the brace before `{word}` closes the strategy's options"
         return f"put options in braces: `strategy {place.before} {{ {word} ... }}`"
     if word.type == "OPERAND" or place.is_assigned:
         return "operands and assignments belong in `epilogue { ... }`"
@@ -127,7 +129,10 @@ def _statement(place: Place) -> str | None:
     if "LET" not in place.kinds:
         return None
     if place.is_assigned or (word.type == "NAME" and place.after is not None and place.after.type == "COLON"):
-        return f"write `let {word} = {place.rest_of_line(2) or '...'}`"
+        value = place.rest_of_line(2) or "..."
+        if "[" in value:
+            return f"a tensor belongs in a conv block: `conv NAME {{ input {word}: ... }}`"
+        return f"write `let {word} = {value}`"
     if word.type in wording.SETTING_KINDS or word in wording.CONTEXTUAL:
         return f"`{word}` belongs in a conv block: `conv NAME {{ {word} ... }}`"
     if word.type == "RBRACE":

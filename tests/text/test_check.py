@@ -173,6 +173,8 @@ def test_arithmetic_of_sizes(a, b, c, op):
         (conv(x=f"f16[n=2, h={BIG}, w=8, c=4]", rest="pad 1"), ["E209"]),
         (conv(x="f16[n=2, h=9, w=8, d=3, c=4]"), ["E208"]),  # a third axis that the output lacks
         (conv(x="f16[n=2, h=9, w=8, r=4]"), ["E203"]),
+        (conv(x="f16[n2, h=9, w=8, c=4]"), ["E203"]),  # and its extent is known
+        (conv(rest="strategy implicit_gemm { tile m==64 n=64 k=32 }"), ["E002"]),
         (conv(x="f16[n=2, h=9, w=8, c=4, c=4]"), ["E204"]),
         (conv(rest="stride d=1 d=2"), ["E204"]),
         (conv(rest="stride p=1"), ["E203"]),

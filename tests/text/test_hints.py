@@ -132,3 +132,16 @@ def test_an_operand_that_is_written_as_elsewhere(written, hint):
 
 def test_a_name_of_a_file_is_no_conv_block():
     assert errors('include "other.conv"\n' + spec()) == ["a file has `let NAME = SIZE` and `conv NAME { ... }`"]
+
+
+def test_a_brace_that_closes_too_early():
+    first, *_ = errors(spec(strategy="implicit_gemm { } m=64 n=128 }"))
+    assert first == "the brace before `m` closes the strategy's options"
+    hints = errors(spec(input="} x: f16[n, h=14, w=14, c=64]"))
+    assert "a tensor belongs in a conv block: `conv NAME { input x: ... }`" in hints
+    assert "write `let k = 8`" in errors("k: 8\n" + spec())
+
+
+def test_an_extent_and_an_option_without_their_signs():
+    assert errors(spec(filter="w: f16[k=64, r=3, s3, c=64]")) == ["write `s=3`"]
+    assert errors(spec(strategy="implicit_gemm { tile m==64 n=64 k=32 }")) == ["write `tile m=64`"]
