@@ -7,6 +7,7 @@ a span in the spec where there is one, and a hint.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -21,7 +22,8 @@ from convgen.hypertext import preformatted
 if TYPE_CHECKING:
     from rich.text import Text
 
-_CONVGEN = os.path.join(os.path.dirname(__file__), "")
+#: Files of convgen's own frames, and of the properties in between.
+_OWN = (os.path.join(os.path.dirname(__file__), ""), functools.__file__)
 
 #: What each code means.  A code is never given another meaning.
 CODES: dict[str, str] = {
@@ -325,6 +327,6 @@ class Report:
 def warn(text: str, category: type[Warning] = UserWarning, through: tuple[str, ...] = ()) -> None:
     """Warns of the program's own line that led here, through convgen and what lies in folders `through`."""
     level, frame = 1, sys._getframe()
-    while frame.f_back and frame.f_code.co_filename.startswith((_CONVGEN, *through)):
+    while frame.f_back and frame.f_code.co_filename.startswith((*_OWN, *through)):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)

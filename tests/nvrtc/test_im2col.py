@@ -68,11 +68,11 @@ def test_the_seed_s_chain_of_divisions() -> None:
     """u = (p / F) % F, v = p % F, d0 = (p / F) / F, i1 = q / W1, j1 = q % W1 (seed 001, eq. 13 to 17)."""
     source = source_of(make("im2col", 1, 4, 1, (10, 12), (3, 3), lowered="c*r*s,p*q"), form="loop_free")
     for line in (
-        "const int s = row % 3;",
-        "const int r = (row / 3) % 3;",
-        "const int c = row / 9;",
-        "const int q = column % 10;",
-        "const int p = column / 10;",
+        "const int s = row % S;",
+        "const int r = (row / S) % R;",
+        "const int c = row / (R * S);",
+        "const int q = column % Q;",
+        "const int p = column / Q;",
         "const int in_h = p + r;",
         "const int in_w = q + s;",
     ):

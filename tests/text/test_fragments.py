@@ -54,7 +54,7 @@ def loaded(text: str, name: str) -> list[str]:
 @given(problem=im2col_problems(), data=st.data())
 def test_a_store_goes_to_the_element_s_place_in_any_layout(problem: ConvProblem, data: st.DataObject) -> None:
     m, n = data.draw(st.integers(0, problem.output_pixels - 1)), data.draw(st.integers(0, problem.k - 1))
-    offset = evaluated(fragments.store(problem).offset, {"gemm_m": m, "gemm_n": n})
+    offset = evaluated(fragments.store(problem).offset, {"gemm_m": m, "gemm_n": n, "GEMM_N": problem.k})
     assert offset == place(problem.y, output_point(problem, m, n))
 
 
@@ -66,7 +66,7 @@ def test_a_store_beyond_2_to_the_31_elements_counts_in_64_bits() -> None:
         wide = fragments.store(large).offset
         assert "(long long)" in wide.partition("*")[0]  # of the product that leaves 32 bits
         last = {"gemm_m": large.output_pixels - 1, "gemm_n": 2047}
-        assert evaluated(wide, last) == place(large.y, output_point(large, *last.values()))
+        assert evaluated(wide, last | {"GEMM_N": 2048}) == place(large.y, output_point(large, *last.values()))
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
@@ -95,9 +95,9 @@ def test_operands_are_read_where_their_dims_say(problem: ConvProblem, data: st.D
         return
     assert not pairs.channels and not elements.channels
     (element,) = loaded("\n".join(elements.loads), "e")
-    assert evaluated(element, at) == place(operand, at)
+    names = {"gemm_m": m, "gemm_n": n, "GEMM_N": problem.k}
+    assert evaluated(element, at | names) == place(operand, at)
     first, *second = loaded("\n".join(pairs.loads), "e")
-    names = {"gemm_m": m, "gemm_n": n}
     assert evaluated(first, names) == place(operand, at)
     for neighbor in second:
         assert evaluated(neighbor, names) == place(operand, {**at, "k": n + 1})

@@ -27,6 +27,7 @@ def source(plan: Plan, layout: Layout) -> str:
     problem, sp = g.problem, g.problem.spatial
     stored = gradient.stored(layout.problem, layout.left, bool(config.lower_rows), config.sums)
     constants = Constants()
+    start = {} if g.pointwise else _start(layout, constants)
     return render(
         "tma_wgrad/kernel.cu.j2",
         plan,
@@ -48,8 +49,8 @@ def source(plan: Plan, layout: Layout) -> str:
         registers=register_split(config.consumers, config.blocks),
         rank=problem.rank + 2,
         place=_place(layout),
-        start=_start(layout, constants),
-        extents=constants,
+        start=start,
+        extents=constants.within("\n".join(start.values())),
         x_at=[lowering.coordinate_name(d) for d in sp.input],
         offsets=[
             {"dim": f, "extent": problem.extent(f), "step": a.offset_step}
@@ -190,7 +191,7 @@ def _start(layout: Layout, constants: Constants) -> dict[str, str]:
     at = derive(problem, (pixel,), loop | taps | {"c": Integer(0), "k": Integer(0)}).simplified().loop
     return {
         lowering.coordinate_name(d): c_expr(at[d], {pixel.symbol: (0, pixel.extent - 1)}, names=names)
-        for d in ("n", *sp.output, *sp.input)
+        for d in ("n", *(sp.output if layout.shared_axes else ()), *sp.input)
     }
 
 
