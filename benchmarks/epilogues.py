@@ -22,7 +22,7 @@ from typing import Any
 
 import records
 from at_hand import need_gpu
-from geometries import of_suite
+from geometries import of_suite, with_epilogue
 from nchw import in_planes
 
 from convgen.bench.backend import TorchBackend
@@ -38,7 +38,6 @@ from convgen.bench.measure import (
     time_in_turn,
 )
 from convgen.bench.runner import alone
-from convgen.frontend import load
 from convgen.ir.problem import ConvProblem
 from convgen.ir.reference import decode, references
 from convgen.ir.tensor import Tensor
@@ -79,15 +78,6 @@ VARIANTS = {
     ),
     "gated residual": Variant("operand e: f16[n, k]  operand z: f16[{y}]  y = relu(acc * e + z)", 1.03),
 }
-
-
-def with_epilogue(problem: ConvProblem, text: str) -> ConvProblem:
-    """The problem with an epilogue in the language."""
-    if not text:
-        return problem
-    text = text.format(y=", ".join(problem.y.dims))
-    (only,) = load(str(problem).replace("\n  op ", f"\n  epilogue {{ {text} }}\n  op ", 1), problem.name)
-    return only.problem
 
 
 def layers(args: argparse.Namespace) -> Iterator[tuple[ConvProblem, int]]:

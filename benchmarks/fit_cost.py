@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+from geometries import with_epilogue
 from scipy.optimize import least_squares, minimize
 
 from convgen.bench.results import command, commit, geomean
-from convgen.frontend import load
 from convgen.ir.problem import SPATIAL, ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels import registry, renamed, strategies
@@ -120,17 +120,18 @@ def problem_of(key: str) -> ConvProblem:
         "a", Op(op), n, c, k, size, taps, out, numbers("stride"), numbers("dilation"),
         tuple(lo for lo, _ in pads), tuple(hi for _, hi in pads), groups, x, w, y, accumulate=said["acc"],
     )  # fmt: skip
-    problem = _with_epilogue(problem, said["epilogue"])
+    problem = with_epilogue(problem, _epilogue(problem, said["epilogue"]))
     if database.key(problem) != key:
         raise ValueError(f"not a convolution without sums, channels last: {key}")
     return problem
 
 
-def _with_epilogue(problem: ConvProblem, kind: str) -> ConvProblem:
-    """The convolution with the sum of an epilogue's operands, which its further results are, too."""
+def _epilogue(problem: ConvProblem, kind: str) -> str:
+    """In the language, the sum of an epilogue's operands, which its further results are, too; empty where it has
+    others."""
     pointwise, *rest = kind.split("+")
     if pointwise != "elementwise" or any("sum(" in part for part in rest):
-        return problem
+        return ""
     total, declared = "acc", ""
     for i, part in enumerate(rest):
         further, _, layout = part.rpartition(" ")
@@ -142,9 +143,7 @@ def _with_epilogue(problem: ConvProblem, kind: str) -> ConvProblem:
             declared += f"t{i} = {total}\n"
         else:
             total += f" + t{i}"
-    text = str(problem).replace("\n  op ", f"\n  epilogue {{ {declared} y = relu({total}) }}\n  op ", 1)
-    (only,) = load(text, problem.name)
-    return only.problem
+    return f"{declared} y = relu({total})"
 
 
 def read(paths: Iterable[Path]) -> list[Row]:

@@ -31,6 +31,15 @@ def of_suite(name: str, n: int) -> Iterator[ConvProblem]:
             yield request.problem
 
 
+def with_epilogue(problem: ConvProblem, text: str) -> ConvProblem:
+    """The problem with an epilogue in the language, `{y}` being y's dims."""
+    if not text:
+        return problem
+    text = text.format(y=", ".join(problem.y.dims))
+    (only,) = load(str(problem).replace("\n  op ", f"\n  epilogue {{ {text} }}\n  op ", 1), problem.name)
+    return only.problem
+
+
 def suites(batches: tuple[int, ...], names: tuple[str, ...] = (*NETWORKS, "strided")) -> Iterator[ConvProblem]:
     """The suites' layers whose rows TMA can load, at each batch."""
     for name in names:

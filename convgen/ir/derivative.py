@@ -17,7 +17,7 @@ import sympy
 from sympy import Expr, Pow, Symbol
 
 from convgen.ir import epilogue as ep
-from convgen.ir.symbolic import ACC, OPS, Underivable, Writer, symbol, value_of
+from convgen.ir.symbolic import ACC, Underivable, Writer, is_condition, symbol, value_of
 
 __all__ = ["Backward", "Underivable", "added", "backward", "saved_name"]
 
@@ -130,9 +130,9 @@ class _Steps:
 
     def _short(self, e: Expr) -> Expr:
         """The expression, or the symbol of a step with this value where it is large."""
-        if _size(e) <= _LARGEST or _is_condition(e):
+        if _size(e) <= _LARGEST or is_condition(e):
             return e
-        if conditions := [factor for factor in e.args if e.is_Mul and _is_condition(factor)]:
+        if conditions := [factor for factor in e.args if e.is_Mul and is_condition(factor)]:
             # what is multiplied by a condition is selected, so a condition stays where it is seen
             return sympy.Mul(*conditions, self._short(sympy.Mul(*(f for f in e.args if f not in conditions))))
         if e not in self._symbol:
@@ -202,10 +202,6 @@ RESULT = Symbol("inf ")
 
 def _index(step: Symbol) -> float:
     return float(step.name)
-
-
-def _is_condition(e: Expr) -> bool:
-    return type(e).__name__ in OPS
 
 
 def _size(e: Expr) -> int:

@@ -53,9 +53,14 @@ def _gelu_tanh(x: Expr) -> Expr:
     return Float(0.5) * (1 + t) + Float(0.5) * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
 
 
+def is_condition(e: Expr) -> bool:
+    """Whether an expression is 1 or 0: what is multiplied by it is selected."""
+    return type(e).__name__ in OPS
+
+
 def _holds(condition: Expr) -> Expr:
-    """A value that is true where it is not 0, as a comparison, which selects what is multiplied by it."""
-    return condition if type(condition).__name__ in OPS else OPS["!="](condition, 0)
+    """A value that is true where it is not 0, as a comparison."""
+    return condition if is_condition(condition) else OPS["!="](condition, 0)
 
 
 def _leaky_relu(x: Expr, slope: Expr) -> Expr:
@@ -218,7 +223,7 @@ class Writer:
         """What is multiplied by a condition is selected, as zero times infinity is NaN."""
         above: list[ep.Expr] = []
         below: list[ep.Expr] = []
-        conditions = [f for f in factors if type(f).__name__ in OPS]
+        conditions = [f for f in factors if is_condition(f)]
         for factor in sorted(factors, key=lambda f: f != ACC):
             base, power = factor.as_base_exp()
             if not power.is_Integer:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from dynamic_problems import with_dynamic
+from tma_specs import spec
 
 from convgen.frontend import load
 from convgen.ir import epilogue as ep
@@ -39,7 +40,7 @@ def problem(n: int = 8, name: str = "a", op: Op = Op.FPROP, layout: str = "nhwc"
 
 
 def with_epilogue(p: ConvProblem, text: str) -> ConvProblem:
-    (only,) = load(str(p).replace("\n  op ", f"\n  epilogue {{ {text} }}\n  op ", 1), p.name)
+    (only,) = load(spec(p, "direct", {}, text))
     return only.problem
 
 
