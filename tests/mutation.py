@@ -1,7 +1,7 @@
 """Mutates generated kernels of every family, and says how many of the mutants the emulator notices.
 
     python tests/mutation.py                              all of them: hours of one core
-    python tests/mutation.py --names split --kinds moved guard  goldens and classes by a part of their name
+    python tests/mutation.py --names split wgrad --kinds moved  goldens and classes by parts of their names
     python tests/mutation.py --log mutants.jsonl          what became of each, one a line; what it has is not run again
     python tests/mutation.py --share 0.2                  a fifth of them, the same in every run
 
@@ -101,7 +101,7 @@ def main(arguments: argparse.Namespace) -> int:
     from mutate import OPERATORS
     from mutation_cases import FAMILIES, NOT_COMPILED, UNNOTICED
 
-    family = {n: f for f, names in FAMILIES.items() for n in names if arguments.names in n}
+    family = {n: f for f, names in FAMILIES.items() for n in names if any(part in n for part in arguments.names)}
     log = Path(arguments.log) if arguments.log else None
     counts: Counter[tuple[str, str, str]] = Counter()
     missed = 0
@@ -150,7 +150,7 @@ def table(counts: Counter[tuple[str, str, str]], families: Iterable[str], kinds:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--names", default="", metavar="PART", help="of goldens")
+    parser.add_argument("--names", nargs="+", default=[""], metavar="PART", help="of goldens")
     parser.add_argument("--kinds", nargs="+", default=[""], metavar="PART", help="of classes")
     parser.add_argument("--share", type=float, default=1.0, help="of the mutants, a sample of them (1: all)")
     parser.add_argument("--seeds", type=int, default=16, help="until a mutant counts as not noticed (16)")
