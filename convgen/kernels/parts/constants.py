@@ -140,7 +140,9 @@ class Constants:
         strides = {s: name for s, name in named.items() if self._takes(name, s)}
         k, group = tensor.extent("k_in_group"), f"{pointer}_stride_g"
         if k > 1 and group in strides.values() and self._takes("Kg", k):
-            strides.setdefault(tensor.stride("g") - k, f"({group} - Kg)")  # of the channel in the group, k - g * Kg
+            between = tensor.stride("g") - k  # where the channel in the group is k - g * Kg
+            if between > 1:
+                strides.setdefault(between, f"({group} - Kg)")
         return Names(strides, index.divisors, index.moduli, self._mention)
 
     def of_index(
