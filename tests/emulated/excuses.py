@@ -136,7 +136,7 @@ HARMLESS = (
         was=r"^\s+[cs] = 0;",
         source=r"(?s)filter w: f16\[k=392, r=2, s=2,.*constexpr int phase_count = 4;",
     ),
-    Excuse("guard: >= for >", "both give zero", was="leaky_relu"),
+    Excuse("guard: >= for >", "both give zero", was=r"leaky_relu|return x \* \(x > 0\.0f"),
     Excuse(
         "guard: (>= for >|<= for <)",
         "no tile that begins where a block does, nor the last one, is in parts",
@@ -221,7 +221,7 @@ HARMLESS = (
     Excuse(
         "removed: cluster_wait removed",
         "the producer arrives, and leaves without waiting",
-        above=r"wait for every thread that has not left|waits for every thread that has not left",
+        above="waits? for every thread that has not left",
         source="st_async",
     ),
     Excuse(
@@ -257,9 +257,9 @@ HARMLESS = (
     Excuse("guard: <= for <", "each channel of the 8 is asked for, too", now=r"has_k = load_k <= |k \+ e <= 24"),
     Excuse(
         "guard: <= for <",
-        "no group has such a row",
-        now=r"\(k <= rows|e <= x_channels",
-        source=r"(?s)tap_chunks = .*/ group_rows ==",
+        "no group has such a row or channel",
+        now=r"\(k( - pack \* rows)? <= rows|(e|channel) <= x_channels",
+        source="/ group_rows ==",
     ),
     # first layers
     Excuse(
@@ -272,8 +272,12 @@ HARMLESS = (
         "nothing is as late",
         now=r"thread <= tile_n \* 8|place <= k_steps \* 8|line > lines\) return 0",
     ),
+    Excuse("guard: <= for <", "nothing is as late", now=r"u32\(h\) <= 1;", source="halo_rows = 1;"),
     Excuse(
-        "guard: (<= for <|> for >=)", "nothing is as late", now=r"u32\(h\) <= 1;|vector > 13", source="halo_rows = 1;"
+        "guard: > for >=",
+        "there is one row: a thread that comes to its end is done either way",
+        now="vector > line_copies",
+        source="halo_rows = 1;",
     ),
     Excuse(
         "guard: <= for <",
@@ -313,7 +317,7 @@ HARMLESS = (
     Excuse(
         "stage: next stage",
         "the last waits change places: the filter rows so far are a multiple of the stages",
-        was=r"weight_empty_barriers \+ 8 \* \(ring",
+        was=r"weight_empty_barriers \+ 8 \* \(use",
         source=r"(?s)constexpr int R = 3;.*constexpr int weight_stages = 3;",
     ),
     # winograd, whose product is mma_gemm's
@@ -356,7 +360,7 @@ HARMLESS = (
     Excuse(
         "cluster: no barrier of the cluster",
         "a thread that has left is not waited for",
-        above="wait for every thread that has not left",
+        above="waits? for every thread that has not left",
     ),
     # tma_im2col, stream-K: of more tiles than blocks, and of fewer
     Excuse(
@@ -427,7 +431,7 @@ HARMLESS = (
         "guard: > for >=",
         "rows are taken one by one, so none is as late",
         now=r"if \(r > tile_r",
-        source=r"(?s)held_rows = \d+;(?!.*constexpr int rows = )",
+        source=r"(?s)held_rows = \d+;(?!.*constexpr int rows = (?!1;))",
     ),
     # tma_plain
     Excuse(

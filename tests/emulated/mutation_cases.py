@@ -222,7 +222,7 @@ def case(name: str) -> Case:
         if plan.strategy == "depthwise":
             main = _corners(problem, read, main)
         if "float filter_sum(" in source:
-            rest.append(_edges(problem, read))
+            rest += [_edges(problem, read), _ends(problem, filters[0])]
     others = [Case(name, sms, plan, source, *_data(plan, arrays)) for arrays in rest]
     if re.search(r"float (window|filter)_sum\(", source):
         finite = _data(plan, verify.random_inputs(problem, seed=0))
@@ -253,13 +253,21 @@ def _centers(problem: ConvProblem, role: str) -> dict[str, np.ndarray]:
 
 def _edges(problem: ConvProblem, role: str) -> dict[str, np.ndarray]:
     """Inputs of which each channel has an infinity at an end of a row: some taps of wgrad see it, and others meet it
-    where they have zeros."""
+    where they have zeros.  The first channel has a NaN, in the first pixel: what sees it is computed again."""
     arrays = verify.random_inputs(problem, seed=0)
     tensor = problem.tensor(role)
     for channel in range(problem.c):
         at = {d: channel % tensor.extent(d) for d in tensor.dims}
         at |= {"c": channel, problem.spatial.input[-1]: -(channel % 2)}
-        arrays[role][tuple(at[d] for d in tensor.dims)] = np.inf
+        arrays[role][tuple(at[d] for d in tensor.dims)] = np.inf if channel else np.nan
+    return arrays
+
+
+def _ends(problem: ConvProblem, role: str) -> dict[str, np.ndarray]:
+    """Inputs of which one, y of wgrad, begins and ends with an infinity: filters that meet it and padding are computed
+    again, up to the last pixel."""
+    arrays = verify.random_inputs(problem, seed=0)
+    arrays[role].flat[[0, -1]] = np.inf
     return arrays
 
 
