@@ -489,6 +489,15 @@ def walk(map: TensorMap, start: Sequence[int], tap: Sequence[int]) -> Iterator[t
             image += 1
 
 
+@pytest.mark.parametrize("tile_n", range(16, 257, 16))
+def test_y_s_boxes_are_whole_sectors(tile_n: int) -> None:
+    """Of 32 bytes; a sector that two stores fill costs more than its bytes."""
+    problem = make("fprop", 8, 64, tile_n, (28, 28), (1, 1))
+    options: Options = {"tile.m": 64, "tile.n": tile_n, "swap_ab": 0, "split_k": 1}
+    (found,) = maps(compilation(spec(problem, "tma_im2col", options)).plan, "y")
+    assert found.box[0] * 2 % 32 == 0 and tile_n % found.box[0] == 0
+
+
 @settings(max_examples=60, deadline=None)
 @given(problem=im2col_problems(pixels=150), m=st.sampled_from((64, 128)), data=st.data())
 def test_x_s_map_walks_the_pixels_of_each_tile_in_order(problem: ConvProblem, m: int, data: st.DataObject) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from convgen.kernels.parts.cost import LINE, functions, lines
 from convgen.kernels.parts.hopper import COLUMNS_BOX, mean_products, products
 from convgen.kernels.tma_im2col import cost
+from convgen.kernels.tma_im2col.epi_tiles import SECTOR
 from convgen.kernels.tma_im2col.layout import Layout
 
 
@@ -29,7 +30,7 @@ def demands(layout: Layout) -> dict[str, Any]:
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
         sms=_sms(layout), **traffic,
         epi_tiles=layout.epi_tiles, row_sums=0 if config.swap_ab else len(sums), functions=functions(layout.problem),
-        again=layout.gemm.read_again, between=between_taps(layout),
+        again=layout.gemm.read_again, between=between_taps(layout), parted=_parts_sectors(layout),
     )  # fmt: skip
 
 
@@ -78,6 +79,13 @@ def between_taps(layout: Layout) -> int:
     alike = -(-g.group_columns // c.tile_n)
     channels = g.channels if c.order == "channels_inner" else c.tile_k
     return -(-in_flight // alike) * c.tile_m * channels * g.element_bytes * (1 if g.phases else max(g.problem.stride))
+
+
+def _parts_sectors(layout: Layout) -> bool:
+    """Whether epilogue tiles end inside the sectors of pixels that begin at one."""
+    g = layout.gemm
+    parts = g.columns % SECTOR == 0 and layout.epi_tile_n % SECTOR > 0
+    return g.stores_pixels and not layout.config.swap_ab and parts
 
 
 def _whole_pixels(layout: Layout) -> bool:

@@ -6,8 +6,11 @@ from functools import cache
 
 from convgen.kernels.tma_im2col.gemm import Gemm
 
-#: Channels of the widest epilogue tile without a swizzle; two of 64 pixels take 26 KB a consumer.
-WIDEST_EPI_TILE = 104
+#: Channels of the widest epilogue tile without a swizzle, where a narrower one will do; two of 64 pixels take 28 KB a
+#: consumer.
+WIDEST_EPI_TILE = 112
+#: Channels of a sector, 32 bytes: what L2 writes at once.
+SECTOR = 16
 
 
 def epi_tile_columns(gemm: Gemm, columns: int) -> int:
@@ -17,9 +20,14 @@ def epi_tile_columns(gemm: Gemm, columns: int) -> int:
 
 @cache
 def _epi_tile_columns(columns: int, any_width: bool) -> int:
-    """A swizzle span (PTX ISA, "Swizzling modes") of 128 or 64 bytes, which stmatrix writes without bank conflicts; or,
-    for TMA, an odd number of 16 bytes, which needs no swizzle for that.  Threads and planes take powers of two."""
+    """A swizzle span (PTX ISA, "Swizzling modes") of 128 or 64 bytes, which stmatrix writes without bank conflicts.
+    Else, for TMA, whole sectors of every pixel, the more the better: two lanes of stmatrix then share a bank, which
+    costs less than a sector that is written in two halves; or an odd number of 16 bytes, without conflicts.  Threads
+    and planes take powers of two."""
     spans = [c for c in (64, 32, 16, 8, 1) if columns % c == 0]
     if spans[0] >= 32 or not any_width:
         return spans[0]
-    return max([spans[0], *(c for c in range(8, WIDEST_EPI_TILE + 1, 16) if columns % c == 0)])
+    if spans[0] == SECTOR:
+        wide = [c for c in range(2 * SECTOR, WIDEST_EPI_TILE + 1, SECTOR) if columns % c == 0]
+        return max(wide, default=columns)
+    return max([spans[0], *(c for c in range(8, WIDEST_EPI_TILE, 16) if columns % c == 0)])
