@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     with console.gpu_needed(EMULATED):
         code = _tune(sources, arguments, place) if sources else 0
     if arguments.export:
-        with database.Database(place, warn=console.warn) as db:
+        with database.Database(place, say=console.warn) as db:
             console.write(f"{console.count(_export(db, arguments.export), 'choice')} in {arguments.export}")
     return code
 
@@ -101,7 +101,7 @@ def _tune(sources: list[tuple[str, Compilation]], arguments: argparse.Namespace,
 
     code, failed = 0, None
     with _machines(arguments) as machines:  # there are some, before a database is made for them
-        with Database(place, warn=console.warn) as db:
+        with Database(place, say=console.warn) as db:
             gpus = dict.fromkeys(member.gpu for member in machines.members)
             tasks = {
                 f"{name} on {gpu.name}" if len(gpus) > 1 else name: task

@@ -13,14 +13,13 @@ import json
 import os
 import sqlite3
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from convgen.diagnostics import ConvgenError
+from convgen.diagnostics import ConvgenError, warn
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import registry, renamed, strategies
 from convgen.planner.keys import THE_EPILOGUE, key, standing_in  # noqa: F401
@@ -147,11 +146,10 @@ def lookup(problem: ConvProblem, target: Target, gpu: str | None = None, strateg
 def _warn_of_missing() -> None:
     """Where a database is named that is not there: a slip, unless `convgen tune` is still to create it."""
     if chosen := os.environ.get("CONVGEN_TUNING_DB"):
-        warnings.warn(
+        warn(
             f"CONVGEN_TUNING_DB names {chosen}, which does not exist: your measurements are not used. "
             "`convgen tune` creates it.",
             DatabaseWarning,
-            stacklevel=1,
         )
 
 
@@ -197,10 +195,9 @@ def _best(path: Path, asked: list[tuple[str, str, tuple[str, ...]]], strategy: s
         hint = "Set CONVGEN_TUNING_DB to a file."
         if os.path.isfile(path):
             hint = "Move it away, and `convgen tune` will create a new one; or set CONVGEN_TUNING_DB to another file."
-        warnings.warn(
+        warn(
             f"{path} cannot be read as a tuning database ({getattr(e, 'strerror', None) or e}), and is ignored. {hint}",
             DatabaseWarning,
-            stacklevel=3,
         )
     return None
 
@@ -230,9 +227,9 @@ def _measurement(row: tuple) -> Measurement:
 class Database:
     """A database open for writing.  Every `record` is on disk when it returns; processes may share the file."""
 
-    def __init__(self, path: Path, warn: Callable[[str], None] | None = None) -> None:
-        """Opens or creates.  A file that is no tuning database is set aside under another name, and `warn`
-        (by default `warnings.warn`) is told.  Raises DatabaseError where nothing can be written."""
+    def __init__(self, path: Path, say: Callable[[str], None] | None = None) -> None:
+        """Opens or creates.  A file that is no tuning database is set aside under another name, which `say` hears, by
+        default a DatabaseWarning says.  Raises DatabaseError where nothing can be written."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -242,7 +239,7 @@ class Database:
                 except NotATuningDatabase as e:
                     aside = _set_aside(path)
                     message = f"{path} is not a tuning database ({e}): renamed to {aside.name}; a new one was created"
-                    warn(message) if warn else warnings.warn(message, DatabaseWarning, stacklevel=2)
+                    say(message) if say else warn(message, DatabaseWarning)
                     self._connection = _connect_to_write(path)
         except (OSError, sqlite3.OperationalError) as e:
             reason = getattr(e, "strerror", None) or e

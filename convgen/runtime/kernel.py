@@ -142,6 +142,10 @@ class Kernel:
         """The kernel of these sizes, where the spec leaves them to calls.  Raises WrongArguments."""
         raise WrongArguments(f"{self.name} has fixed sizes\nhint: write `dynamic n` into the conv block")
 
+    def class_at(self, **sizes: int) -> Kernel:
+        """The one of several `classes` that a call of these sizes runs.  Raises WrongArguments."""
+        return self.at(**sizes)
+
     @property
     def workspace_bytes(self) -> int:
         """Bytes of scratch memory that a call needs, which is the size of `workspace=`.

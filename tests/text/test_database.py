@@ -409,7 +409,7 @@ def test_a_broken_database_is_set_aside_with_a_message(path: Path, how: str):
     ruin(path, how)
     broken = path.read_bytes()
     messages: list[str] = []
-    with Database(path, warn=messages.append) as db:
+    with Database(path, say=messages.append) as db:
         db.record(measured(problem(), 3.0))
     assert len(messages) == 1 and str(path) in messages[0]
     (aside,) = [p for p in path.parent.iterdir() if ".broken-" in p.name]
@@ -433,8 +433,9 @@ def test_an_empty_file_is_a_database_without_measurements(path: Path):
 
 def test_a_folder_in_a_database_s_place_is_said(path: Path):
     path.mkdir(parents=True)
-    with pytest.warns(DatabaseWarning, match=r"tuning\.sqlite cannot be read"):
+    with pytest.warns(DatabaseWarning, match=r"tuning\.sqlite cannot be read") as warned:
         choose(problem(), SM_90A, "auto", {})
+    assert {warning.filename for warning in warned} == {__file__}  # the program's own
 
 
 @pytest.mark.parametrize(

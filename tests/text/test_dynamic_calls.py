@@ -107,6 +107,8 @@ def test_at_is_of_kernels_whose_spec_leaves_sizes_to_calls(kernel):
     with pytest.raises(WrongArguments) as refused:
         fixed.uncompiled().at(n=2)
     assert str(refused.value) == "a has fixed sizes\nhint: write `dynamic n` into the conv block"
+    with pytest.raises(WrongArguments, match="a has fixed sizes"):
+        fixed.uncompiled().class_at(n=1)
 
 
 def test_a_size_that_no_call_decides_is_the_specs_to_change() -> None:
