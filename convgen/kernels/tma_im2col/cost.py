@@ -32,12 +32,12 @@ class Rates:
     ragged: float = 0.676  # more, where rows begin inside a sector
     latency: float = 736.9  # cycles of a load, to be covered by stages in flight
     stages_held: float = 1.577  # stages that are being read and so not in flight
-    store: float = 0.00011  # a tile's element,
+    store: float = 0.00014  # a tile's element (as `joint`: tuning runs of 1,550 layers on H100s and H200s, 2026-11-27),
     epi_tile: float = 0.05  # an epilogue tile
     ragged_store: float = 0.1927  # more, where pixels of y begin inside a sector
     turn: float = 0.4528  # between the MMAs of two tiles
     multicast: float = 0.4826  # how much of the x that a cluster need not fetch twice counts; of w, nothing
-    joint: float = 29.55  # cycles a stage that the blocks of a cluster wait for one another
+    joint: float = 60.0  # cycles a stage that the blocks of a cluster wait for one another
     split: float = 0.2  # joining a cluster, a tile (fitted to 283 layers on an H100, as the next)
     split_store: float = 0.00022  # a partial sum's element
     finish: float = 6.0  # the second kernel of a stream (not fitted, as the next)
