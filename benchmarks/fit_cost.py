@@ -21,6 +21,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ class Row:
 # ---- reading ---------------------------------------------------------------------------------------------
 
 
+@cache
 def problem_of(key: str) -> ConvProblem:
     """A convolution that a database's key stands for: of an epilogue, it says what it reads and writes, and no
     arithmetic.  Raises ValueError where it has sums of what it reads, a prologue, or other layouts than channels

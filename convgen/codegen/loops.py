@@ -108,15 +108,17 @@ class _Region:
 
     def _read_constant(self, line: str) -> None:
         code = _code(line)
-        if code:
+        if code and self._local:
             self._local = [entry for entry in self._local if entry[0] <= _indentation(line)]
-        if (found := _CONSTANT.match(code)) and (value := self._value(found[2])) is not None:
+        if "constexpr" in code and (found := _CONSTANT.match(code)) and (value := self._value(found[2])) is not None:
             if _indentation(line):
                 self._local.append((_indentation(line), found[1], value))
             else:
                 self._known[found[1]] = value
 
     def _value(self, text: str) -> int | None:
+        if text.isdecimal():
+            return int(text)
         names = {name: value for name, value in self._known.items() if name not in self._variables}
         names |= {name: value for _, name, value in self._local}
         try:
@@ -134,7 +136,7 @@ class _Region:
     # ---- text ----------------------------------------------------------------------------------
 
     def _loop(self, at: int) -> _Loop | None:
-        header = _LOOP.fullmatch(self._lines[at])
+        header = _LOOP.fullmatch(self._lines[at]) if "for (" in self._lines[at] else None
         if header is None:
             return None
         before = next((code for code in map(_code, reversed(self._lines[:at])) if code), "{")
@@ -184,11 +186,14 @@ class _Region:
     def _block(self, loop: _Loop) -> tuple[int, int]:
         """The line, or a signature's first, that opens the block around a loop, and the line that closes it."""
         indentation = _indentation(self._lines[loop.start])
-        inside = [not _code(line) or _indentation(line) >= indentation for line in self._lines]
+
+        def inside(at: int) -> bool:
+            return not _code(self._lines[at]) or _indentation(self._lines[at]) >= indentation
+
         start, end = loop.start, loop.end
-        while start and inside[start]:
+        while start and inside(start):
             start -= 1
-        while end < len(self._lines) and inside[end]:
+        while end < len(self._lines) and inside(end):
             end += 1
         while start and self._lines[start].lstrip().startswith(")"):  # a signature of several lines
             start -= 1

@@ -131,6 +131,7 @@ def functions_used(body: str) -> list[str]:
     return [name for _, name in sorted(known)]
 
 
+@cache
 def render_function(environment: jinja2.Environment, name: str) -> str:
     found = lookup(name)
     if found is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -30,6 +31,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        auto_reload=False,  # a template is the same as long as a process lasts
     )
     env.filters["format_c"] = str.format
     env.filters["times"] = lambda factor: f" * {factor}" if factor != 1 else ""
@@ -94,18 +96,32 @@ def _called(text: str) -> set[str]:
 
 
 def _helpers_used(env: jinja2.Environment, body: str, problem: ConvProblem) -> str:
-    """Plain device functions (templates/helpers.cuh.j2, one a block, separated by `//---`) in use, for
-    values of the problem's type, and for results of 16 bits or less where they are `narrow`."""
-    source = env.get_template("helpers.cuh.j2").render(narrow=problem.narrow, number=problem.number)
-    blocks = [b.strip() for b in source.split("//---") if b.strip()]
-    named = [(re.search(r"\b([a-z_][a-z0-9_]*)\s*\(", _code_of(b)), b) for b in blocks]
+    """Plain device functions in use, for values of the problem's type, and for results of 16 bits or less where they
+    are `narrow`."""
+    helpers = _helpers(env, problem.narrow, problem.number)
     wanted = _called(body)
     while True:
-        kept = [b for m, b in named if m and m.group(1) in wanted]
-        more = wanted | set().union(*(_called(b) for b in kept)) if kept else wanted
+        kept = [helper for helper in helpers if helper.name in wanted]
+        more = wanted.union(*(helper.calls for helper in kept))
         if more == wanted:
-            return "\n\n".join(kept)
+            return "\n\n".join(helper.text for helper in kept)
         wanted = more
+
+
+@dataclass(frozen=True)
+class _Helper:
+    name: str
+    text: str
+    calls: frozenset[str]
+
+
+@cache
+def _helpers(env: jinja2.Environment, narrow: bool, number: str) -> tuple[_Helper, ...]:
+    """The functions of templates/helpers.cuh.j2, one a block, separated by `//---`."""
+    source = env.get_template("helpers.cuh.j2").render(narrow=narrow, number=number)
+    blocks = [b.strip() for b in source.split("//---")]
+    named = [(re.search(r"\b([a-z_][a-z0-9_]*)\s*\(", _code_of(b)), b) for b in blocks]
+    return tuple(_Helper(m[1], b, frozenset(_called(b))) for m, b in named if m)
 
 
 def _code_of(block: str) -> str:

@@ -42,6 +42,7 @@ OPTIONS: tuple[Renamed, ...] = (
     Renamed("tma_halo", "channels", "tile.n"),
     Renamed("depthwise", "kernel", "kernel", {"patches": "depthwise_direct", "stream": "depthwise_stream"}),
 )  # fmt: skip
+_BY_OLD = {(row.strategy, row.old): row for row in OPTIONS}  # a tuning database asks for every option of its rows
 
 
 def strategy(name: str) -> str:
@@ -51,12 +52,13 @@ def strategy(name: str) -> str:
 
 def option(of: str, name: str) -> str:
     """An option of a strategy by its present name."""
-    return next((row.new for row in OPTIONS if (row.strategy, row.old) == (strategy(of), name)), name)
+    row = _BY_OLD.get((strategy(of), name))
+    return row.new if row else name
 
 
 def value(of: str, name: str, given: int | str) -> int | str:
     """A value of an option, which may have an old name, by its present name."""
-    row = next((row for row in OPTIONS if (row.strategy, row.old) == (strategy(of), name)), None)
+    row = _BY_OLD.get((strategy(of), name))
     return row.values.get(given, given) if row else given
 
 

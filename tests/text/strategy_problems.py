@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -129,4 +130,5 @@ def unused_names(source: str) -> list[str]:
     kernels = source.partition("// ---- kernel")[2]
     code = re.sub(r"//.*", "", kernels)
     names = re.findall(r"(?:const\w* [\w ]+ |__restrict__ )(\w+)(?: =|[,\n])", code)
-    return [name for name in names if len(re.findall(rf"\b{name}\b", code)) < 2]
+    mentions = Counter(re.findall(r"\w+", code))
+    return [name for name in names if mentions[name] < 2]
