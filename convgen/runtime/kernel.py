@@ -143,6 +143,15 @@ class Kernel:
         raise WrongArguments(f"{self.name} has fixed sizes\nhint: write `dynamic n` into the conv block")
 
     @property
+    def classes(self) -> tuple[Kernel, ...]:
+        """The kernels that calls are handed to: itself alone, unless there are plans for several numbers of images."""
+        return (self,)
+
+    def class_at(self, **sizes: int) -> Kernel:
+        """The one of `classes` that a call of these sizes runs.  Raises as `at` does."""
+        return self.at(**sizes)
+
+    @property
     def workspace_bytes(self) -> int:
         """Bytes of scratch memory that a call needs, which is the size of `workspace=`.
 
