@@ -424,6 +424,13 @@ def test_every_function_says_which_elements_it_reads():
             wrong()
 
 
+@pytest.mark.parametrize("function", (F.conv2d, F.conv2d_input, F.conv_transpose1d, F.im2col, F.conv2d_tma_im2col))
+@pytest.mark.parametrize("call", (lambda function: function(), lambda function: F.kernel(function, pad=1)))
+def test_missing_and_unknown_arguments_are_those_of_the_function_that_was_called(function, call):
+    with pytest.raises(TypeError, match=rf"^{function.__name__}\(\): (missing a required|got an unexpected)"):
+        call(function)
+
+
 def test_only_functions_of_the_module_have_kernels():
     with pytest.raises(ConvgenError, match="is not a function"):
         F.kernel(len, 1)
