@@ -303,6 +303,7 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(input=array(1, 3, 5, 5).astype(np.int32), weight=array(4, 3, 3, 3).astype(np.int32)),
          "input has elements of int32, which only operands and results have\nhint: convert input to one of float16, "),
         (dict(input=[[1.0]]), "input is of type list"),
+        (dict(input=np.ma.masked_array(array(1, 3, 5, 5))), "input is of type numpy.MaskedArray: expected a NumPy, "),
         (dict(input=array(3, 5)), "expected 4 axes, the last 2 of them spatial"),
         (dict(weight=torch.zeros(4, 3, 3, 3)), "weight is of type torch.Tensor on cpu"),
         (dict(input=torch.zeros(1, 3, 5, 5), weight=torch.zeros(4, 3, 3, 3, requires_grad=True)), "convgen.torch"),
