@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from convgen import __version__, habits
-from convgen.cli import console
+from convgen.cli import console, interrupts
 from convgen.cli.arguments import Parser, UsageError
 from convgen.diagnostics import ConvgenError, SpecError, did_you_mean
 
@@ -61,9 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.prepare()
     warn = functools.cache(console.warn)  # once: a command may plan several times
     warnings.showwarning = lambda message, *_: warn(str(message))
+    came: list[int] = []
     try:
         try:
-            code = _dispatch(sys.argv[1:] if argv is None else argv)
+            with interrupts.noted(came):
+                code = _dispatch(sys.argv[1:] if argv is None else argv)
         except SystemExit:  # argparse has shown help or the version
             code = OK
         console.flush()
@@ -86,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.complain(f"out of memory\nhint: {hint}")
         return FAILED
     except Exception as e:
+        if came:
+            return INTERRUPTED
         if os.environ.get("CONVGEN_DEBUG", "0") != "0":
             raise
         if isinstance(e, ModuleNotFoundError) and e.name and not e.name.startswith("convgen"):

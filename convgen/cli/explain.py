@@ -111,9 +111,10 @@ def _show_load(arguments: argparse.Namespace) -> int:
         )
         console.show(explain(load))
         if not has_box(plan) and not (arguments.pixels and arguments.channels):
+            other = "; --strategy tma_im2col may have one" if plan and plan.strategy != "tma_im2col" else ""
             console.warn(
                 f"{compilation.name}: the plan makes no TMA im2col load, so the box is an example"
-                "\nhint: --pixels and --channels choose it; --strategy tma_im2col has one"
+                f"\nhint: --pixels and --channels choose it{other}"
             )
         console.write("\n\n".join(map(ascii_picture, planes(load))))
         if arguments.svg:

@@ -50,7 +50,9 @@ def _extents(text: str) -> tuple[int, ...]:
     """`56x56`: one to three numbers."""
     if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9}){0,2}", text):
         meant = re.sub(r"[\s(),*X×x]+", " ", text).split()
-        known = 1 <= len(meant) <= 3 and all(re.fullmatch(r"[0-9]{1,9}", m) for m in meant)
+        known = 1 <= len(meant) <= 3 and all(re.fullmatch(r"[0-9]+", m) for m in meant)
+        if known and any(len(m) > 9 for m in meant):
+            raise argparse.ArgumentTypeError(f"{short(text)} has a number above 999999999")
         hint = f"\nhint: write {'x'.join(meant)}" if known else ""
         raise argparse.ArgumentTypeError(f"{short(text)} is not one number, or up to three, such as 3x3{hint}")
     return tuple(map(int, text.split("x")))

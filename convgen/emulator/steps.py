@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
@@ -106,14 +107,15 @@ def _interrupts_held(came: list[int]) -> Iterator[None]:
     """Ctrl-C, or what interrupts as it does, is noted, and raised afterwards: from a callback of native code it would
     be lost."""
     main, ends = threading.current_thread() is threading.main_thread(), (signal.SIGINT, signal.SIGTERM)
-    held = [s for s in ends if main and signal.getsignal(s) is signal.default_int_handler]
+    handlers = {s: signal.getsignal(s) for s in ends if main}
+    held = {s: h for s, h in handlers.items() if callable(h) and unwrap(h) is signal.default_int_handler}
     for one in held:
         signal.signal(one, lambda number, _: came.append(number))
     try:
         yield
     finally:
-        for one in held:
-            signal.signal(one, signal.default_int_handler)
+        for one, handler in held.items():
+            signal.signal(one, handler)
     if came:
         raise KeyboardInterrupt
 

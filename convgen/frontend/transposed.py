@@ -80,8 +80,9 @@ class TransposedSolver(Solver):
                 return None
         least = (extent - 1) * stride + window - sum(pad)
         shown = f"({sp.input[i]} - 1) * stride + window - padding = ({extent} - 1) * {stride} + {window} - {sum(pad)}"
-        if least + sum(pad) > MAX_INT:
-            self._report.error("E209", f"{shown} = {least}; it must be at most {MAX_INT} before the padding", w.span)
+        if (uncropped := least + sum(pad)) > MAX_INT:
+            shown = f"({sp.input[i]} - 1) * stride + window = ({extent} - 1) * {stride} + {window} = {uncropped}"
+            self._report.error("E209", f"{shown}; it must be at most {MAX_INT}", w.span)
             return None
         further = stride - 1 + pad[1]
         if y is None and least < 1:

@@ -244,8 +244,27 @@ def fold(
 _CALLS: dict[object, Callable[..., Call]] = {}
 
 
+def _named(name: str, call: Callable[P, Call]) -> Callable[P, Call]:
+    """`call`, except that a wrong number of arguments, or an unknown one, is the public function's."""
+    parameters = signature(call)
+
+    @wraps(call)
+    def named(*args: P.args, **kwargs: P.kwargs) -> Call:
+        try:
+            return call(*args, **kwargs)
+        except TypeError:
+            try:
+                parameters.bind(*args, **kwargs)
+            except TypeError as e:
+                raise TypeError(f"{name}(): {e}") from None
+            raise
+
+    return named
+
+
 def _public(name: str, call: Callable[P, Call]) -> Callable[P, Array]:
     """The function of that name, which makes a call and runs it."""
+    call = _named(name, call)
 
     @wraps(call)
     def function(*args: P.args, **kwargs: P.kwargs) -> Array:

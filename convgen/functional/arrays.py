@@ -151,7 +151,10 @@ def _library(name: str, array: Array) -> NumpyLibrary:
 def _library_of_type(kind: Any) -> NumpyLibrary | None:
     libraries = {("numpy", "ndarray"): NUMPY, ("cupy", "ndarray"): CUPY, ("torch", "Tensor"): TORCH}
     for base in kind.__mro__:
-        if found := libraries.get((base.__module__.partition(".")[0], base.__name__)):
+        name = base.__module__.partition(".")[0], base.__name__
+        if name == ("numpy", "MaskedArray"):  # no kernel knows of the mask
+            return None
+        if found := libraries.get(name):
             return found
     return None
 

@@ -46,16 +46,16 @@ class DynamicKernel(Kernel):
         """The kernel of these sizes; dims that are left out have those of the spec, n that of the first of `classes`.
 
         Raises WrongArguments, WrongShape."""
-        made = self._of(self._sizes(sizes))
+        made = self._of(self._sizes(sizes, "at"))
         made.alone = True
         return made
 
-    def _sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+    def _sizes(self, sizes: Mapping[str, int], method: str) -> dict[str, int]:
         """All that a call decides, where a user gives some.  Raises WrongArguments."""
         dims = self._dynamic.dims
         if unknown := [name for name in sizes if name not in dims]:
             hint = f"hint: the spec's dynamic dims are {', '.join(dims)}"
-            raise WrongArguments(f"{self.name}.at cannot choose {', '.join(unknown)}\n{hint}")
+            raise WrongArguments(f"{self.name}.{method} cannot choose {', '.join(unknown)}\n{hint}")
         found = dict(self.manifest.written)
         for name, size in sizes.items():
             if (number := whole(size)) is None:
@@ -74,7 +74,7 @@ class DynamicKernel(Kernel):
         model expects to be fastest, else, where there is no model, the one planned for the nearest size.
 
         Raises as `at` does."""
-        return self._class(self._all(self._sizes(sizes)))
+        return self._class(self._all(self._sizes(sizes, "class_at")))
 
     def _call(
         self,
@@ -236,6 +236,9 @@ class _OfSizes(Kernel):
 
     def at(self, **sizes: int) -> Kernel:
         return self.whole.at(**sizes)
+
+    def class_at(self, **sizes: int) -> DynamicKernel:
+        return self.whole.class_at(**sizes)
 
     def _warm_up(
         self,

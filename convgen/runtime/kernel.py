@@ -142,8 +142,13 @@ class Kernel:
         """The kernel of these sizes, where the spec leaves them to calls.  Raises WrongArguments."""
         raise WrongArguments(f"{self.name} has fixed sizes\nhint: write `dynamic n` into the conv block")
 
+    @property
+    def classes(self) -> tuple[Kernel, ...]:
+        """The kernels that calls are handed to: itself alone, unless there are plans for several numbers of images."""
+        return (self,)
+
     def class_at(self, **sizes: int) -> Kernel:
-        """The one of several `classes` that a call of these sizes runs.  Raises WrongArguments."""
+        """The one of `classes` that a call of these sizes runs.  Raises as `at` does."""
         return self.at(**sizes)
 
     @property

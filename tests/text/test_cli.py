@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -720,6 +721,22 @@ def test_an_interrupt_while_modules_are_loaded_is_quiet(monkeypatch):
 
     monkeypatch.setattr("builtins.__import__", interrupted)
     assert entry() == 130
+
+
+def test_an_interrupt_of_which_c_code_makes_another_error_is_quiet(monkeypatch, capsys):
+    def numpy_is_loaded(_: object) -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise ImportError("numpy._core.multiarray failed to import")
+
+    monkeypatch.setattr("convgen.driver.load", numpy_is_loaded)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main(["explain", "layer.conv"]) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == ""
 
 
 def test_nobody_reading_is_quiet():

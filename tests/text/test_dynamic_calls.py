@@ -104,11 +104,19 @@ def test_the_kernel_of_some_sizes_says_so_where_others_are_given(kernel):
 def test_at_is_of_kernels_whose_spec_leaves_sizes_to_calls(kernel):
     assert kernel.at(n=5).at(n=2).manifest == kernel.at(n=2).manifest
     fixed = driver.load(Spec("conv a { input x: f16[n=4, c=8] filter w: f16[k=8, c] output y: f16[n, k] }"))[0]
-    with pytest.raises(WrongArguments) as refused:
-        fixed.uncompiled().at(n=2)
-    assert str(refused.value) == "a has fixed sizes\nhint: write `dynamic n` into the conv block"
-    with pytest.raises(WrongArguments, match="a has fixed sizes"):
-        fixed.uncompiled().class_at(n=1)
+    for ask in (fixed.uncompiled().at, fixed.uncompiled().class_at):
+        with pytest.raises(WrongArguments) as refused:
+            ask(n=2)
+        assert str(refused.value) == "a has fixed sizes\nhint: write `dynamic n` into the conv block"
+
+
+def test_every_kernel_has_classes(kernel):
+    fixed = driver.load(Spec("conv a { input x: f16[n=4, c=8] filter w: f16[k=8, c] output y: f16[n, k] }"))[0]
+    alone = fixed.uncompiled()
+    assert alone.classes == (alone,) and kernel.classes == (kernel,)
+    assert kernel.at(n=5).class_at(n=2) is kernel
+    with pytest.raises(WrongArguments, match=r"\.class_at cannot choose k\nhint: the spec's dynamic dims are n, h, w"):
+        kernel.class_at(k=2)
 
 
 def test_a_size_that_no_call_decides_is_the_specs_to_change() -> None:

@@ -95,6 +95,7 @@ def test_a_bias_has_a_value_for_each_output_channel(op, dim, layout):
         ([*REQUIRED, "--size", "huge"], "'huge' is not one number"),
         ([*REQUIRED, "--size", ""], "or up to three, such as 3x3\nhint: `convgen init --help`"),
         ([*REQUIRED, "--size", "8x8x8x8"], "or up to three, such as 3x3\nhint: `convgen init --help`"),
+        ([*REQUIRED, "--size", "8x2000000000"], "'8x2000000000' has a number above 999999999\nhint: "),
         ([*REQUIRED, "--size", "8x0"], "'8x0' has a 0"),
         ([*REQUIRED, "--stride", "0"], "'0' has a 0"),
         ([*REQUIRED, "-n", "0"], "'0' is not a whole number"),

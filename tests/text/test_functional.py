@@ -303,6 +303,7 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(input=array(1, 3, 5, 5).astype(np.int32), weight=array(4, 3, 3, 3).astype(np.int32)),
          "input has elements of int32, which only operands and results have\nhint: convert input to one of float16, "),
         (dict(input=[[1.0]]), "input is of type list"),
+        (dict(input=np.ma.masked_array(array(1, 3, 5, 5))), "input is of type numpy.MaskedArray: expected a NumPy, "),
         (dict(input=array(3, 5)), "expected 4 axes, the last 2 of them spatial"),
         (dict(weight=torch.zeros(4, 3, 3, 3)), "weight is of type torch.Tensor on cpu"),
         (dict(input=torch.zeros(1, 3, 5, 5), weight=torch.zeros(4, 3, 3, 3, requires_grad=True)), "convgen.torch"),
@@ -422,6 +423,13 @@ def test_every_function_says_which_elements_it_reads():
     ):
         with pytest.raises(ConvgenError, match=f"^{name} has elements of int32, which only operands and results have"):
             wrong()
+
+
+@pytest.mark.parametrize("function", (F.conv2d, F.conv2d_input, F.conv_transpose1d, F.im2col, F.conv2d_tma_im2col))
+@pytest.mark.parametrize("call", (lambda function: function(), lambda function: F.kernel(function, pad=1)))
+def test_missing_and_unknown_arguments_are_those_of_the_function_that_was_called(function, call):
+    with pytest.raises(TypeError, match=rf"^{function.__name__}\(\): (missing a required|got an unexpected)"):
+        call(function)
 
 
 def test_only_functions_of_the_module_have_kernels():

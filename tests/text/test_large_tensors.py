@@ -80,6 +80,21 @@ def test_parts_of_sums_of_2_31_elements_have_offsets_that_fit(dims: tuple[str, .
     assert row.startswith("(long long)")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "problem"),
+    (
+        ("mma_gemm", make("fprop", 1, 1, 1, (2**16, 2**16), (2**16, 2**16))),
+        ("mma_gemm", make("fprop", 1, 2**29, 1, (2, 2), (2, 2))),
+        ("mma_gemm", make("dgrad", 1, 1, 2**29, (2, 2), (2, 2))),
+        ("mma_wgrad", make("wgrad", 1, 1, 1, (2**16, 2**16), (2**16, 2**16))),
+    ),
+)
+def test_filters_that_32_bits_do_not_count_are_left_to_another(kernel: str, problem: ConvProblem) -> None:
+    refusals = strategies.load("implicit_gemm").obstacles(problem, TARGET, {"kernel": kernel})
+    assert any("do not fit 32 bits" in str(refusal) for refusal in refusals), refusals
+    assert not strategies.load("direct").obstacles(problem, TARGET, {})
+
+
 def overflows(source: str, problem: ConvProblem, groups: int) -> list[str]:
     """Products of a coordinate, which is an int, and a number that do not fit an int."""
     code = re.sub(r"//.*", "", source.partition("// ---- kernel")[2])

@@ -109,7 +109,15 @@ def test_dgrad_walks_y_from_the_mirrored_corner():
 def test_a_box_that_no_plan_has_is_said(capsys):
     options = ["--only", "res4_3x3", "--load", "1", "--strategy", "direct"]
     assert main(["explain", SPEC.replace("examples/tma_im2col_boxes", "resnet50"), *options]) == 0
-    assert "res4_3x3: the plan makes no TMA im2col load" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "res4_3x3: the plan makes no TMA im2col load" in err and "--strategy tma_im2col may have one" in err
+
+
+def test_a_plan_of_tma_im2col_without_such_a_load_is_not_sent_to_tma_im2col(tmp_path, capsys):
+    spec = tmp_path / "a.conv"
+    spec.write_text("conv a { input x: f16[n=1, h=4, w=4, c=8] filter w: f16[k=8, c] output y: f16[n, p, q, k] }")
+    assert main(["explain", str(spec), "--strategy", "tma_im2col", "--load", "0"]) == 0
+    assert capsys.readouterr().err.endswith("the box is an example\nhint: --pixels and --channels choose it\n")
     assert main(["explain", SPEC, "--load", "0", "--pixels", "16", "--channels", "32"]) == 0
     assert capsys.readouterr().err == ""
 

@@ -101,3 +101,11 @@ def test_what_no_window_makes_is_refused(rest):
     with pytest.raises(SpecError) as caught:
         frontend.load(conv(rest))
     assert [d.code for d in caught.value.diagnostics] == [CODES[rest]]
+
+
+def test_a_result_that_is_too_large_before_it_is_cropped_is_shown_so():
+    text = "conv a { input x: f16[w=1073741824, c=8] filter w: f16[k=8, s=3, c] output y: f16[q, k] pad 1 stride 2 "
+    shown = "(w - 1) * stride + window = (1073741824 - 1) * 2 + 3 = 2147483649; it must be at most 2147483647"
+    with pytest.raises(SpecError) as caught:
+        frontend.load(text + "op transposed }")
+    assert [(d.code, d.message) for d in caught.value.diagnostics] == [("E209", shown)]

@@ -38,6 +38,7 @@ PACKED = 64
 #: Sums that slices leave, at most, and waves of blocks that they may make.
 MOST_SUMS, WAVES = 128 << 20, (1, 2, 4)
 MOST_PIXELS = INT_LIMIT - 1024
+MOST_CHUNKS = INT_LIMIT - 1024  # of gemm_n, by whole tiles
 
 
 class MmaWgrad(base.Kernel[Config, Layout]):
@@ -59,6 +60,8 @@ class MmaWgrad(base.Kernel[Config, Layout]):
         if problem.output_pixels >= MOST_PIXELS:
             found.no("the pixels of y do not fit 32 bits")
         pack = int(fixed.get("group_pack", 1))
+        if Layout(problem, target, Config(*SHAPES[0], STAGES, group_pack=pack)).chunks >= MOST_CHUNKS:
+            found.no("the taps of a filter, times chunks of its channels, do not fit 32 bits")
         if problem.groups % pack:
             found.no(f"group_pack {pack} does not divide the {problem.groups} groups", option="group_pack")
         return found

@@ -66,6 +66,8 @@ def maths(dtype: str) -> tuple[str, ...]:
 
 #: Output pixels, by whole tiles, and pixels of x under them, are counted in 32 bits.
 MOST_PIXELS = INT_LIMIT - 512
+#: So is gemm_k, by whole steps of all of its parts, and with the steps that are under way behind the last.
+MOST_DEPTH = INT_LIMIT - 2**14
 
 
 def mma_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
@@ -94,6 +96,8 @@ def mma_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
             no(f"{x.dtype} products are added in {row.accumulator}", f"accumulate {row.accumulator}")
     if problem.output_pixels >= MOST_PIXELS:
         no(f"{problem.output_pixels} output pixels do not fit 32 bits")
+    if (depth := problem.taps * problem.c_per_group) >= MOST_DEPTH:
+        no(f"{depth} products of a sum do not fit 32 bits")
     return found
 
 
