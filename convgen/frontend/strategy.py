@@ -128,7 +128,9 @@ def _other_options(name: str, known: Sequence[str]) -> str:
         return f"`{group}` is a group: `{group} {' '.join(f'{m}=...' for m in members)}`"
     if hint := did_you_mean(name, known):
         return hint
-    return f"its options are {listing(known, 'and')}: see `convgen list options`" if known else "it has none"
+    if not known:
+        return "options are those of one strategy: name it in place of `auto`"
+    return f"its options are {listing(known, 'and')}: see `convgen list options`"
 
 
 def _legal(row: OptionRow) -> str:
