@@ -23,10 +23,11 @@ BOUNDED = ("tma_im2col", "tma_halo", "tma_wgrad", "depthwise_wgrad")
 
 
 @st.composite
-def problems(draw: st.DrawFn, ops: tuple[str, ...]) -> ConvProblem:
-    """Dense layers, groups and depthwise ones, of few and of many tiles; their gradients."""
-    groups = draw(st.sampled_from((1, 1, 3, 32, 384)))
-    c, k = (groups * draw(st.sampled_from((1, 4, 8, 24, 64) if groups > 1 else (3, 8, 72, 512))) for _ in "ck")
+def problems(draw: st.DrawFn, ops: tuple[str, ...], depthwise: bool = False) -> ConvProblem:
+    """Dense layers, groups and depthwise ones, or these alone, of few and of many tiles; their gradients."""
+    groups = draw(st.sampled_from((3, 32, 384) if depthwise else (1, 1, 3, 32, 384)))
+    of_group = (1,) if depthwise else (1, 4, 8, 24, 64) if groups > 1 else (3, 8, 72, 512)
+    c, k = (groups * draw(st.sampled_from(of_group)) for _ in "ck")
     op = draw(st.sampled_from(ops))
     filter, stride, dilation = (
         draw(st.sampled_from((1, 3, 5))),
@@ -52,7 +53,8 @@ def least_time(row: AnyKernel, part: Part[Any]) -> float:
 @pytest.mark.parametrize("name", BOUNDED)
 def test_no_layout_takes_less_than_the_bound_of_its_part(name: str, data: st.DataObject, first: int) -> None:
     row = kernel(name)
-    problem = data.draw(problems(("wgrad",) if "wgrad" in name else ("fprop", "fprop", "dgrad")))
+    ops = ("wgrad",) if "wgrad" in name else ("fprop", "fprop", "dgrad")
+    problem = data.draw(problems(ops, depthwise=name.startswith("depthwise")))
     assume(not row.unserved(problem, TARGET, {}))
     for part in itertools.islice(row.parts(problem, TARGET, {}), first, None, 31):
         assert part.least <= least_time(row, part)
