@@ -14,6 +14,7 @@ from convgen.ir.dtypes import ACCUMULATORS, TENSOR_DTYPES
 ACCUMULATOR_OF = {"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64", "e4m3": "f32", "e5m2": "f32", "s8": "s32"}
 #: Pairs of types that an operator reads together, besides two of the same.
 MIXED = frozenset({frozenset({"e4m3", "e5m2"})})
+ACCUMULATOR_HINT = "s32 is for s8, f64 for f64, f32 for all other types"
 
 
 def check_dtype(name: ast.Name, report: Report, known: Sequence[str] = TENSOR_DTYPES) -> bool:
@@ -21,8 +22,10 @@ def check_dtype(name: ast.Name, report: Report, known: Sequence[str] = TENSOR_DT
     if name.text in known:
         return True
     hint = habits.NO_TYPES.get(habits.plain(name.text)) or habits.did_you_mean(name.text, known, habits.TYPES)
+    what = "an element type"
+    if known is ACCUMULATORS:
+        what, hint = "an accumulator", hint or ACCUMULATOR_HINT
     hint = hint or f"it is one of {listing(known)}"
-    what = "an element type" if known is TENSOR_DTYPES else "an accumulator"
     report.error("E205", f"`{name.text}` is not {what}", name.span, hint)
     return False
 
@@ -78,4 +81,4 @@ def _check_read(
     elif types and accumulate and accumulate.name.text != ACCUMULATOR_OF[types[0]]:
         sums = ACCUMULATOR_OF[types[0]]
         message = f"{op} sums products of {types[0]} in {sums}, not in {accumulate.name.text}"
-        report.error("E206", message, accumulate.name.span, "s32 is for s8, f64 for f64, f32 for all other types")
+        report.error("E206", message, accumulate.name.span, ACCUMULATOR_HINT)
