@@ -21,12 +21,11 @@ def check_dtype(name: ast.Name, report: Report, known: Sequence[str] = TENSOR_DT
     """Whether it is an element type of the known ones; if not, that is reported."""
     if name.text in known:
         return True
-    hint = habits.NO_TYPES.get(habits.plain(name.text)) or habits.did_you_mean(name.text, known, habits.TYPES)
-    what = "an element type"
+    what, otherwise = "an element type", f"it is one of {listing(known)}"
     if known is ACCUMULATORS:
-        what, hint = "an accumulator", hint or ACCUMULATOR_HINT
-    hint = hint or f"it is one of {listing(known)}"
-    report.error("E205", f"`{name.text}` is not {what}", name.span, hint)
+        what, otherwise = "an accumulator", ACCUMULATOR_HINT
+    hint = habits.NO_TYPES.get(habits.plain(name.text)) or habits.did_you_mean(name.text, known, habits.TYPES)
+    report.error("E205", f"`{name.text}` is not {what}", name.span, hint or otherwise)
     return False
 
 

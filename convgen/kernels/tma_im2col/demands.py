@@ -8,7 +8,7 @@ from typing import Any
 from convgen.kernels.parts.cost import LINE, functions, lines
 from convgen.kernels.parts.hopper import COLUMNS_BOX, mean_products, products
 from convgen.kernels.tma_im2col import cost
-from convgen.kernels.tma_im2col.epi_tiles import SECTOR
+from convgen.kernels.tma_im2col.epi_tiles import SECTOR_CHANNELS
 from convgen.kernels.tma_im2col.layout import Layout
 
 
@@ -84,7 +84,7 @@ def between_taps(layout: Layout) -> int:
 def _parts_sectors(layout: Layout) -> bool:
     """Whether epilogue tiles end inside the sectors of pixels that begin at one."""
     g = layout.gemm
-    parts = g.columns % SECTOR == 0 and layout.epi_tile_n % SECTOR > 0
+    parts = g.columns % SECTOR_CHANNELS == 0 and layout.epi_tile_n % SECTOR_CHANNELS > 0
     return g.stores_pixels and not layout.config.swap_ab and parts
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 
+from convgen.ir.problem import SECTOR
 from convgen.kernels.tma_im2col.gemm import Gemm
 
 #: Channels of the widest epilogue tile without a swizzle, where a narrower one will do; two of 64 pixels take 28 KB a
 #: consumer.
 WIDEST_EPI_TILE = 112
-#: Channels of a sector, 32 bytes: what L2 writes at once.
-SECTOR = 16
+#: Channels of 2 bytes of a sector, which L2 writes at once.
+SECTOR_CHANNELS = SECTOR // 2
 
 
 def epi_tile_columns(gemm: Gemm, columns: int) -> int:
@@ -27,7 +28,7 @@ def _epi_tile_columns(columns: int, any_width: bool) -> int:
     spans = [c for c in (64, 32, 16, 8, 1) if columns % c == 0]
     if spans[0] >= 32 or not any_width:
         return spans[0]
-    if spans[0] == SECTOR:
-        wide = [c for c in range(2 * SECTOR, WIDEST_EPI_TILE + 1, SECTOR) if columns % c == 0]
+    if spans[0] == SECTOR_CHANNELS:
+        wide = [c for c in range(2 * SECTOR_CHANNELS, WIDEST_EPI_TILE + 1, SECTOR_CHANNELS) if columns % c == 0]
         return max(wide, default=columns)
     return max([spans[0], *(c for c in range(8, WIDEST_EPI_TILE, 16) if columns % c == 0)])
