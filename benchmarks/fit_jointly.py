@@ -61,8 +61,8 @@ MODELS = {
         "ragged_writes", "odd_writes",
     )),
     "tma_im2col": Model(tma_im2col, told=(
-        "start", "spread", "shared_wait", "l2", "row", "weight_row", "stage", "straddle", "ragged", "latency",
-        "stages_held", "store", "epi_tile", "ragged_store", "turn", "multicast", "joint", "split", "split_store",
+        "start", "spread", "shared_wait", "l2", "row", "weight_row", "stage", "straddle", "ragged_line", "latency",
+        "stages_held", "store", "epi_tile", "turn", "multicast", "joint", "split", "split_store",
         "ragged_writes", "odd_writes",
     )),
     "tma_wgrad": Model(tma_wgrad, told=tuple(f.name for f in fields(tma_wgrad.Rates))),

@@ -85,6 +85,12 @@ def lines(row: int, pitch: int, line: int = LINE) -> float:
     return sum(-(-(start + row) // line) for start in starts) / len(starts)
 
 
+@cache
+def requests(row: int, pitch: int, span: int) -> float:
+    """Requests for a line by one who loads rows of so many bytes, `pitch` apart, in boxes of at most `span` of each."""
+    return -(-row // span) * lines(min(row, span), math.gcd(pitch, span)) * LINE / row
+
+
 @lru_cache(maxsize=64)  # asked for each configuration of a search
 def traffic(problem: ConvProblem) -> dict[str, int]:
     """What the models ask of a problem: bytes of device memory read and written, bytes of a row of x and y, which is a
@@ -112,14 +118,10 @@ def functions(problem: ConvProblem) -> float:
     return sum(FUNCTIONS.get(name, (0, 0))[not problem.narrow] for name in problem.epilogue.calls) / LANES
 
 
-def loading(row: int, pitch: int, straddle: float, ragged: float) -> float:
-    """How many times dearer rows are to load than aligned ones."""
-    return 1 + straddle * (lines(min(row, pitch), pitch) - 1) + ragged * (pitch % SECTOR != 0)
-
-
-def storing(ragged: float, pitch: int) -> float:
-    """How many times dearer pixels are to store than aligned ones."""
-    return 1 + ragged * (pitch % SECTOR != 0)
+def ragged(more: float, pitch: int) -> float:
+    """How many times dearer rows, or pixels, `pitch` bytes apart are than aligned ones: `more`, where they begin inside
+    a sector."""
+    return 1 + more * (pitch % SECTOR != 0)
 
 
 def written(bytes: int, pitch: int, ragged: float, odd: float, in_parts: bool = True) -> float:

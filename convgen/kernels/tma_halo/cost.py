@@ -11,24 +11,26 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from convgen.ir.problem import SECTOR
 from convgen.kernels.parts import cost
-from convgen.kernels.parts.cost import CYCLES, over, product
+from convgen.kernels.parts.cost import CYCLES, over, product, ragged
 
 
 @dataclass(frozen=True)
 class Rates:
     """Fitted figures on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
 
-    start: float = 1.287
+    start: float = 1.0  # (as `tap`, weights' rates, `store`: tuning runs of 584 layers on H100s and H200s, 2026-11-27)
     shared_wait: float = 22.07
     mma: float = 1.01
     row: float = 2.671  # cycles a row of a box, of x or w
     ragged: float = 1.372
     latency: float = 696.1
     stages_held: float = 2.204
-    tap: float = 90.33  # cycles of waiting and signalling, a tap of streamed weights
-    weights: float = 58.28  # bytes a cycle of resident weights, loaded once
+    tap: float = 110.0  # cycles of waiting and signalling, a tap of streamed weights
+    weight_row: float = 1.5  # cycles a row of resident weights, loaded once,
+    weights: float = 60.0  # and their bytes a cycle, where consumers lay them out
+    line: float = 6.5  # cycles a request for a line of them, which multiprocessors get one after the other
+    store: float = 5e-5  # a tile's element, for each tensor of the result's shape that is read or written with it
     serial_store: float = 3.807e-05  # a tile's element: what the other consumers' MMAs do not hide
     l2: float = 6.0e6  # bytes of halo tiles and weights: the most that any of 31 layers had, not part of the fit
     memory: float = 4.75e6
@@ -55,40 +57,50 @@ def _written(writes: int, y_pitch: int, stored: int, r: Rates) -> float:
     return cost.written(writes, y_pitch, r.ragged_writes * max(1.0, WIDE / stored), r.odd_writes)
 
 
+def _stored(pixels: int, channels: int, operands: int, functions: float, r: Rates) -> float:
+    """Microseconds of a consumer's epilogue, without what it waits for."""
+    return pixels * channels * (functions / CYCLES + r.store * (1 + operands))
+
+
 def time(
     *, pixels: int, channels: int, k: int, stages: int, weight_stages: int, consumers: int, shares: int,
     by_channels: bool, blocks: int, products: float, box: int, weight_box: int, tiles: int, channel_tiles: int,
-    taps: int, apart: bool,
-    reads: int, writes: int, x_pitch: int, y_pitch: int, stored: int, splits: float, sms: int,
+    taps: int, apart: bool, crowd: float, operands: int,
+    reads: int, writes: int, x_pitch: int, w_pitch: int, y_pitch: int, stored: int, splits: float, sms: int,
     rates: Rates = H200, functions: float = 0.0,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_halo kernel of 2-byte elements: `blocks` halo tiles of `box` bytes a tile, which
     `shares` consumers share, `pixels` x `channels` each.  Weights of a tap and a block are `weight_box` bytes,
-    `weight_stages` of them in flight; 0: resident.  `apart`: a group's channels are a sector, of lines that blocks
-    of other groups share.  `stored` bytes of a pixel of y are stored together; `splits` sectors are stored in two
-    parts, by two blocks.  Of each element of y, a consumer computes `functions` cycles.  The rest as for
-    im2col_time."""
+    `weight_stages` of them in flight; 0: resident, and of a line of them `crowd` requests come beyond the first of each
+    multiprocessor.  An output channel's begin `w_pitch` bytes apart; 0: consumers lay them out.  `apart`: a group's
+    channels are a sector, of lines that blocks of other groups share.  `stored` bytes of a pixel of y are stored
+    together; `splits` sectors are stored in two parts, by two blocks.  Of each element of y, a consumer computes
+    `functions` cycles, and reads or stores those of `operands`, too.  The rest as for im2col_time."""
     r = rates
     memory = r.memory * (r.apart if apart else 1.0)
     written = _written(writes, y_pitch, stored, r)
     mma = _of_tap(pixels, channels, shares, by_channels, products, r)
     latency = r.latency / CYCLES
-    ragged = 1 + r.ragged * (x_pitch % SECTOR != 0)
-    a_byte = r.row / (2 * k) * ragged / CYCLES
-    halo, weights = box * a_byte, weight_box * a_byte
+    a_byte = r.row / (2 * k) / CYCLES
+    halo, dearer = box * a_byte * ragged(r.ragged, x_pitch), ragged(r.ragged, w_pitch)
+    weights = weight_box * a_byte * dearer
     if weight_stages:
         prologue, load = weights, blocks * (halo + taps * weights)
         tap = max(mma + r.tap / CYCLES, (latency + weights) / max(weight_stages - r.stages_held, 0.25))
     else:
-        prologue, load, tap = taps * blocks * weight_box / r.weights * ragged / CYCLES, blocks * halo, mma
+        kept = taps * blocks * weight_box
+        brought = kept / (2 * k) * r.weight_row * dearer + r.line * crowd if w_pitch else kept / r.weights
+        prologue, load, tap = brought / CYCLES, blocks * halo, mma
     # of a tile: its taps, what its halo tiles keep them waiting, its storing
     share = 1 / max(tiles * channel_tiles / sms, 1) / memory
     hidden = (stages - 1) * taps * tap
-    epilogue = over(functions * pixels * channels / CYCLES, written * share)
+    epilogue = over(_stored(pixels, channels, operands, functions, r) + latency * (operands > 0), written * share)
     alone = blocks * taps * tap + (blocks - 1) * max(latency + halo - hidden, 0.0) + epilogue
     between = max(latency + halo - hidden - epilogue, 0.0)
-    # of a multiprocessor that always has another tile to multiply while one is stored
-    busy = max(blocks * taps * mma + r.serial_store * pixels * channels, load, (reads + written) * share)
+    # of a multiprocessor that always has another tile to multiply while one is stored; consumers of a tile in common
+    # hide each other's waiting
+    busy = max(blocks * taps * (mma if shares > 1 else tap) + r.serial_store * pixels * channels, load)
+    busy = max(busy, (reads + written) * share)
     turns = math.ceil(tiles / max(sms // channel_tiles, 1))
     in_turn = math.ceil(turns * shares / consumers)
     time = max((turns - 1) * busy + alone, in_turn * alone + (in_turn - 1) * between)
@@ -100,8 +112,8 @@ def time(
 
 def least(
     *, pixels: int, channels: int, k: int, shares: int, by_channels: bool, blocks: int, products: float,
-    weight_box: int, tiles: int, channel_tiles: int, taps: int, apart: bool, reads: int, writes: int, x_pitch: int,
-    y_pitch: int, stored: int, splits: float, sms: int, resident: bool, rates: Rates = H200,
+    weight_box: int, tiles: int, channel_tiles: int, taps: int, apart: bool, operands: int, reads: int, writes: int,
+    x_pitch: int, w_pitch: int, y_pitch: int, stored: int, splits: float, sms: int, resident: bool, rates: Rates = H200,
 ) -> float:  # fmt: skip
     """Microseconds that no such tile goes below, whatever its halo tile and its rings: once its filters have come where
     they are `resident` for sure, one tile after the other waits for the tensor cores, and bytes for device memory."""
@@ -110,6 +122,7 @@ def least(
     mma = _of_tap(pixels, channels, shares, by_channels, products, r)
     turns = math.ceil(tiles / max(sms // channel_tiles, 1))
     time = turns * blocks * taps * mma + (turns - 1) * r.serial_store * pixels * channels
+    time += _stored(pixels, channels, operands, 0.0, r)
     prologue = taps * blocks * weight_box / r.weights / CYCLES if resident else 0.0
     moved = reads + _written(writes, y_pitch, stored, r) + splits * r.split
     return over(r.latency / CYCLES + prologue + time + r.start, moved / memory + r.start)

@@ -10,7 +10,7 @@ from typing import Any
 from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import Assignment, assignment
-from convgen.kernels.parts.cost import LANES, functions
+from convgen.kernels.parts.cost import LANES, functions, requests
 from convgen.kernels.parts.hopper import (
     COLUMNS_BOX,
     PRODUCT_CHANNELS,
@@ -208,7 +208,9 @@ class Layout(RingLayout[Config]):
             blocks=self.halos, products=mean_products(products(config.tile_k), self.last_products, self.blocks),
             weight_box=self.weight_box, channel_tiles=self.channel_tiles, taps=len(h.offsets) * len(w.offsets),
             sms=self.target.sms, apart=problem.groups > 1 and min(self.span, self.stored) <= SECTOR,
-            stored=self.stored, splits=int(self.splits), **self.prepared.traffic,
+            stored=self.stored, splits=int(self.splits), w_pitch=0 if config.fills else self._filter_row * problem.taps,
+            **self.prepared.traffic,
+            operands=sum(t.size == problem.result.size for t in (*problem.operands, *problem.elementwise)),
         )  # fmt: skip
 
     @cached_property
@@ -238,10 +240,24 @@ class Layout(RingLayout[Config]):
     @cached_property
     def demands(self) -> dict[str, Any]:
         """And of one in its strip, however deep its rings are."""
-        found = {**self.tile_demands, "box": self.halo.box, "tiles": int(self.tiles)}
+        found = {**self.tile_demands, "box": self.halo.box, "tiles": int(self.tiles), "crowd": self._crowd}
         if self.read.sums:
             found["writes"] += 2 * sum(self.partial_bytes.values())
         return found
+
+    @property
+    def _crowd(self) -> float:
+        """Requests for a line of filters that TMA brings, by all multiprocessors with a tile of the same channels, but
+        for the first of each."""
+        if self.config.fills or self.b_columns:
+            return 0.0
+        together = min(int(self.tiles) * self.channel_tiles, self.target.sms) / self.channel_tiles
+        return (requests(self._filter_row, self._filter_row * self.read.taps, self.span) - 1) * together
+
+    @property
+    def _filter_row(self) -> int:
+        """Bytes of a filter's tap."""
+        return self.read.c_per_group * self.read.w.element.bytes
 
     # ---- threads
 

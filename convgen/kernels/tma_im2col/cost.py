@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from convgen.ir.problem import SECTOR
 from convgen.kernels.parts import cost
-from convgen.kernels.parts.cost import CYCLES, loading, over, product, storing
+from convgen.kernels.parts.cost import CYCLES, lines, over, product
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,11 @@ class Rates:
     stage: float = 10.0  # cycles to signal a stage, besides what it loads
     line: float = 6.5  # cycles a request for a line of B, which multiprocessors get one after the other
     straddle: float = 0.5007  # more, for each line that a row touches beyond its first
-    ragged: float = 0.676  # more, where rows begin inside a sector
+    ragged_line: float = 2.4  # cycles a line that a row touches, where rows begin inside a sector (133 layers, H200)
     latency: float = 736.9  # cycles of a load, to be covered by stages in flight
     stages_held: float = 1.577  # stages that are being read and so not in flight
     store: float = 0.00014  # a tile's element (as `joint`: tuning runs of 1,550 layers on H100s and H200s, 2026-11-27),
     epi_tile: float = 0.05  # an epilogue tile
-    ragged_store: float = 0.1927  # more, where pixels of y begin inside a sector
     turn: float = 0.4528  # between the MMAs of two tiles
     multicast: float = 0.4826  # how much of the x that a cluster need not fetch twice counts; of w, nothing
     joint: float = 60.0  # cycles a stage that the blocks of a cluster wait for one another
@@ -48,7 +48,7 @@ class Rates:
     memory: float = 4.75e6  # bytes a microsecond
     l2_kept: float = 23e6  # bytes between two reads of the same, up to which L2 has it still,
     l2_lost: float = 52e6  # and from which on it has lost it (H100: 20 kernels counted by ncu and timed)
-    ragged_writes: float = 1.473  # more of them, where pixels of y begin inside a sector,
+    ragged_writes: float = 0.8  # more of them, where pixels of y begin inside a sector (as `ragged_line`),
     odd_writes: float = 0.2165  # and where they are no vectors of 8 bytes
     parted_writes: float = 0.4  # more, where epilogue tiles end inside a sector (fitted to nine layers on an H100)
 
@@ -77,7 +77,8 @@ def time(
     reads += again * min(max((between - r.l2_kept) / (r.l2_lost - r.l2_kept), 0.0), 1.0)
     units = tiles * split_k
     start = r.start + r.spread * min(units / sms, 1)
-    dearer = loading(2 * k, x_pitch, r.straddle, r.ragged)
+    touched = lines(min(2 * k, x_pitch), x_pitch)
+    dearer = 1 + r.straddle * (touched - 1)
     loaded, queue = b_rows, r.line * crowd / CYCLES
     if resident:  # all of B comes before the first product
         start, loaded, queue = start + resident * r.weight_row * dearer / CYCLES, 0, 0.0
@@ -85,6 +86,9 @@ def time(
     a_rows = m * (1 - min(r.multicast, 1.0) * (1 - 1 / cluster) * (shared == "a"))
     weight_row = r.row if stream_k else r.weight_row
     load = max((a_rows + loaded) * k * 2 / r.l2, a_rows * r.row + loaded * weight_row) * dearer
+    fetched = m / (cluster if shared == "a" else 1) + loaded / (cluster if shared == "b" else 1)
+    if x_pitch % SECTOR:
+        load = max(load, fetched * touched * r.ragged_line)
     load += r.stage / k_blocks
     if rewritten:  # while the step before is multiplied
         mma = max(mma, r.rewrite + rewritten * r.rewrite_element)
@@ -94,7 +98,7 @@ def time(
     share = 1 / max(units / sms, 1) / r.memory
     main = own_steps * (max(mma, load, ring) + r.joint * (cluster > 1) / k_blocks) / CYCLES
     main = over(main + queue, reads * share)
-    epilogue = r.epi_tile * epi_tiles + r.store * m * n * storing(r.ragged_store, y_pitch) / split_k
+    epilogue = r.epi_tile * epi_tiles + r.store * m * n / split_k
     epilogue += row_sums * r.row_sum * m * n / split_k / CYCLES
     epilogue += functions * m * n * blocks * (consumers if pingpong else 1) / split_k / CYCLES
     if split_k > 1:
@@ -123,7 +127,10 @@ def least(
     units = tiles * split_k
     mma = rows / 64 * products * product(columns, r.shared_wait) * r.mma
     load = max((m + loaded) * k * 2 / r.l2, m * r.row + loaded * r.weight_row)
-    load *= loading(2 * k, x_pitch, r.straddle, r.ragged)
+    touched = lines(min(2 * k, x_pitch), x_pitch)
+    load *= 1 + r.straddle * (touched - 1)
+    if x_pitch % SECTOR:
+        load = max(load, (m + loaded) * touched * r.ragged_line)
     waves = math.ceil(units / sms)
     time = waves * math.ceil(steps / split_k) * max(mma, load) / CYCLES + r.store * m * n / split_k
     time += (waves - 1) * r.turn if split_k == 1 else 0.0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from convgen.kernels.parts.cost import LINE, functions, lines
+from convgen.kernels.parts.cost import functions, lines, requests
 from convgen.kernels.parts.hopper import COLUMNS_BOX, mean_products, products
 from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.epi_tiles import SECTOR_CHANNELS
@@ -56,8 +55,7 @@ def _crowd(layout: Layout, tiles: int) -> float:
         each = lines(COLUMNS_BOX * size, (g.problem.w.pitch or g.columns) * size)
     else:
         row = g.channels * size
-        apart = math.gcd(row if g.taps_outside else row * g.problem.taps, layout.span)
-        each = layout.channel_blocks * lines(min(layout.span, row), apart) * LINE / row
+        each = requests(row, row if g.taps_outside else row * g.problem.taps, layout.span)
     together = min(tiles * c.split_k, layout.target.sms) / (-(-g.columns // c.tile_n) * c.split_k)
     return (each - 1) * together / (c.cluster if c.shared == "b" else 1)
 

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from convgen.kernels.parts.clusters import MAX_CLUSTER
-from convgen.kernels.parts.cost import CYCLES, LESS, loading, over, product
+from convgen.kernels.parts.cost import CYCLES, LESS, over, product, ragged
 from convgen.kernels.tma_wgrad.layout import ELEMENT, Layout
 
 
@@ -94,8 +94,8 @@ def _loaded(layout: Layout) -> float:
     a_rows = layout.a_boxes * c.tile_k * (saved if c.shared == "a" else 1)
     b_rows = layout.tile_boxes * layout.phases * (c.tile_k + layout.reach) * (saved if c.shared == "b" else 1)
     a_pitch, b_pitch = pitches(layout)
-    rows = a_rows * loading(layout.a_box // c.tile_k, a_pitch, 0.0, r.ragged)
-    rows += b_rows * loading(layout.span, b_pitch, 0.0, r.ragged)
+    rows = a_rows * ragged(r.ragged, a_pitch)
+    rows += b_rows * ragged(r.ragged, b_pitch)
     brought = layout.a_boxes * layout.a_box + layout.tile_boxes * layout.phases * layout.b_box
     return max(brought / r.l2, rows * r.row)
 
