@@ -353,6 +353,9 @@ PADDINGS: Mapping[str, Padding] = {
     "full": _FULL,
     "half": _HALF,
 }
+#: What people write for a size that is not known before a call, and what takes its place.
+ANY_SIZES = ("None", "none", "dynamic", "dyn", "any", "Any", "unknown")
+ANY_SIZE = "of a size that calls decide, write one to plan for, and `dynamic n` behind the tensors"
 #: What people call a group for each channel.
 EACH_CHANNEL = ("depthwise", "dw", "channels", "in_channels", "all", "each")
 #: What padding is made of.

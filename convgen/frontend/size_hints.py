@@ -89,8 +89,10 @@ def axes(place: Place) -> str | None:
 
 
 def extent(place: Place) -> str | None:
-    """An extent or an amount behind a colon."""
+    """An extent or an amount behind a colon, or an extent that may be any."""
     word, before, after = place.word, place.before, place.after
+    if word.type == "STAR" and before is not None and before.type == "ASSIGN" and place.keyword in LAYOUTS:
+        return habits.ANY_SIZE
     if word.type != "COLON" or before is None or before.type != "NAME" or after is None:
         return None
     if after.type not in ("NAME", "INT", "LPAR") or not ("RSQB" in place.kinds or place.keyword in wording.AXES):
