@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import pickle
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -342,6 +343,7 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(activation=()), "activation has no name in front: (): expected one such as 'relu', or None"),
         (dict(bias=1.0), "bias is of type float: expected a NumPy, CuPy or torch array"),
         (dict(bias=False), "bias is of type bool: expected a NumPy, CuPy or torch array"),
+        (dict(activation="none"), "there is no activation 'none'\nhint: did you mean `None`?"),
         (dict(activation=torch.relu), "activation is of type builtin_function_or_method: expected a name"),
         (dict(stride=2**31), "stride is 2147483648: expected at most 2147483647"),
         (dict(input=torch.zeros(1, 3, 5, 5, device="meta"), weight=torch.zeros(4, 3, 3, 3, device="meta")),
@@ -353,6 +355,13 @@ def test_mistakes_are_named(arguments, message):
     with pytest.raises(ConvgenError) as raised:
         F.kernel(F.conv2d, **(good | arguments))
     assert message in str(raised.value)
+
+
+def test_what_has_a_public_name_is_public():
+    """`unfold` had been what makes a call of `im2col`, under the name of torch's function."""
+    here = {n for n, f in vars(F).items() if inspect.isfunction(f) and f.__module__ == F.__name__ and n[0] != "_"}
+    assert here == set(F.__all__)
+    assert all(pickle.loads(pickle.dumps(getattr(F, name))) is getattr(F, name) for name in F.__all__)
 
 
 WRONG = [
