@@ -116,6 +116,8 @@ def folder(tmp_path, monkeypatch):
         ("explain layer.conv --html layer.conv", "would be overwritten, and is a spec"),
         ("explain layer.conv --load 0 --svg layer.conv", "would be overwritten, and is a spec"),
         ("bench layer.conv --out layer.conv/x", "layer.conv: is not a folder"),
+        ("list strategies direct", "`strategies` takes no name\nhint: `convgen list options direct`"),
+        ("list suites resnet50", "`suites` takes no name\nhint: leave out `resnet50`"),
         ("run layer.conv --seed x", "'x' is not a whole number"),
         ("run layer.conv --device fpga", "unknown device 'fpga'\nhint: choose gpu or emulate"),
         ("run layer.conv --device cpu", "did you mean `emulate`?"),
@@ -148,8 +150,8 @@ def folder(tmp_path, monkeypatch):
         ("tune --export new.sqlite --budget 4", "leave out --budget"),
         ("explain layer.conv --load -1,0,0,0,0", "--load needs 4 numbers"),
         ("explain layer.conv --load 0 --svg load.png", "load.png: a load is drawn as .svg"),
-        ("simulate layer.conv --array 9999999", "'9999999' is not a whole number up to 4096"),
-        ("simulate layer.conv --tiles 0", "tiles 0: 1 to 8 are possible"),
+        ("simulate layer.conv --array 9999999", "'9999999' is not a whole number from 2 to 4096"),
+        ("simulate layer.conv --tiles 0", "layer: tiles 0: 1 to 8 are possible"),
         ("simulate layer.conv --tiles all", "'all' is neither a whole number up to 999999 nor auto"),
         ("init new.conv -n 1000000000000", "'1000000000000' is not a whole number from 1 to 999999999"),
         ("tune --export new.sqlite --db nope.sqlite", "nope.sqlite: no such file"),
@@ -165,6 +167,19 @@ def test_a_wrong_command(command, said, capsys):
     out, err = capsys.readouterr()
     assert err.startswith("convgen: error: ") and said in err and "Traceback" not in err
     assert out == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["compile layer.conv --emit cu -o {}", "run layer.conv --trace {}/t.json", "explain layer.conv --html {}/t.html"],
+)
+def test_a_link_to_nothing_is_no_folder(command, capsys):
+    Path("link").symlink_to("nowhere")
+    for place in ("link", "link/deeper"):
+        assert main(command.format(place).split(" ")) == 2
+        out, err = capsys.readouterr()
+        assert not out and err.startswith("convgen: error: link: is not a folder")
+    assert sorted(map(str, Path().iterdir())) == ["layer.conv", "link"]
 
 
 @pytest.mark.parametrize("text", ["let garbage", "let n {"])
