@@ -90,7 +90,8 @@ def folder(tmp_path, monkeypatch):
         ("compile layer.conv --target sm_90b", "did you mean `sm_90`?"),
         ("compile layer.conv --target sm_1", "unknown target 'sm_1'"),
         ("compile layer.conv --emit cu,ptxx", "did you mean `ptx`?"),
-        ("compile layer.conv --emit ", "unknown ''"),
+        ("compile layer.conv --emit ", "argument --emit: it names nothing"),
+        ("check layer.conv --only ,", "argument --only: it names nothing\nhint: leave it out"),
         ("compile layer.conv --only layr", "did you mean `layer`?"),
         ("compile layer.conv --dump-after rendr", "did you mean `render`?"),
         ("compile layer.conv --dump-after plan -o x", "--dump-after prints, and writes no files\nhint: leave out -o"),
@@ -198,6 +199,15 @@ def test_a_folder_stands_for_its_specs(capsys):
     assert re.findall(r"conv (\w+)", capsys.readouterr().out) == ["other"]
     assert main(["compile", ".", "--dump-after", "load", "--only", "othr"]) == 2
     assert "unknown convolution 'othr'\nhint: did you mean `other`?" in capsys.readouterr().err
+    for only in ("other", "other, "):
+        assert main(["check", ".", "--only", only]) == 0
+        assert capsys.readouterr().out == "other.conv: 1 convolution, no errors\n"
+    assert main(["check", ".", "--only", "othr"]) == 2
+    assert "unknown convolution 'othr'\nhint: did you mean `other`?" in capsys.readouterr().err
+    Path("faulty.conv").write_text("conv faulty {")
+    assert main(["check", ".", "--only", "other,faulty"]) == 1
+    out = capsys.readouterr().out
+    assert "faulty.conv: " in out and "other.conv: 1 convolution, no errors\n" in out and "layer.conv" not in out
     assert main(["check", "folder.conv"]) == 2
     assert capsys.readouterr().err == "convgen: error: folder.conv: is a folder without a .conv file\n"
 
