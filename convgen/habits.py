@@ -222,6 +222,14 @@ NO_FUNCTIONS: dict[str, str] = {
 }
 #: Values in an epilogue: all of them are the sum.
 SUM = frozenset(("accum", "accumulator", "conv", "sum", "result", "out", "output", "dot", "psum", "z"))
+#: Numbers that have names elsewhere.
+CONSTANTS = _table("""
+    1 / 0: inf infinity hugeval
+    0 / 0: nan
+    3.14159265: pi mpi
+    1: true
+    0: false
+""")
 
 #: Strategies under their other names.
 STRATEGIES = _table("""
