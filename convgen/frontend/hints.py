@@ -22,7 +22,7 @@ from convgen.frontend.expression_hints import (
 )  # fmt: skip
 from convgen.frontend.operators import OPERATORS
 from convgen.frontend.place import Place
-from convgen.frontend.size_hints import LAYOUTS, axes, by_x, extent, listed_by_axis, positional
+from convgen.frontend.size_hints import LAYOUTS, axes, by_x, channels, extent, listed_by_axis, positional
 from convgen.frontend.tokens import COMMENT, MIXED, meant
 from convgen.ir.dtypes import TENSOR_DTYPES
 
@@ -221,6 +221,8 @@ def _name(place: Place) -> str | None:
         if place.word.type == "LBRACE":
             return "write `conv NAME { ... }`"
         return "a name consists of ASCII letters, digits and _, and does not start with a digit"
+    if before is not None and before.type == "TARGET" and place.word.type in (MIXED, "INT", "FLOAT"):
+        return "a target has a name, such as `sm_90a`"
     if place.word.type != MIXED:
         return None
     word = place.word.lower()
@@ -320,6 +322,8 @@ def _sign(place: Place) -> str | None:
     word, before = place.word, place.before
     if before is None:
         return None
+    if word.type == "PLUS" and "INT" in place.kinds:
+        return "leave the sign out"
     if place.kinds == {"COLON"} and before in TENSOR_DTYPES and word.type == "LSQB":
         return f"write a name before the type: `x: {before}[...]`"
     if place.kinds == {"COLON"} and before in {*TENSOR_DTYPES, *habits.TYPES} and word not in TENSOR_DTYPES:
@@ -337,6 +341,6 @@ def _sign(place: Place) -> str | None:
 
 _RULES: tuple[Callable[[Place], str | None], ...] = (
     function, _comment, power, division, comparison, _slice, _setting, _statement, operand, _keyword,
-    _assigned_setting, argument, assignment, _parts_of_name, axes, _options, positional, _name, index, extent, _list,
-    _bracket, _let, _sign,
+    _assigned_setting, argument, assignment, _parts_of_name, axes, _options, positional, _name, index, channels, extent,
+    _list, _bracket, _let, _sign,
 )  # fmt: skip

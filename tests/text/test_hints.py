@@ -27,6 +27,7 @@ LINES = {
 OPTIONS = {name: strategy.options for name, strategy in strategies.load_all().items()}
 
 
+CHANNELS = "channels of a larger tensor are written as `c=64 of 256`; a call says where they begin"
 DYNAMIC = "of a size that calls decide, write one to plan for, and `dynamic n` behind the tensors"
 
 
@@ -85,6 +86,13 @@ def errors(text: str) -> list[str]:
          "write a group as `tile m=128 n=64 k=64`", "tma_im2col { tile m=128 n=64 k=64 }"),
         ("target", "sm_90a sm_80", "a conv has one target, which `--target` overrides", "sm_90a"),
         ("let n =", "8, 000", "a `let` has one value", "8"),
+        ("let n =", "+8", "leave the sign out", "8"),
+        ("target", "90", "a target has a name, such as `sm_90a`", "sm_90a"),
+        ("target", "9.0", "a target has a name, such as `sm_90a`", "sm_90a"),
+        ("target", "90a", "a target has a name, such as `sm_90a`", "sm_90a"),
+        ("pad", "reflect 1", "say first how much: `pad 1 reflect`", "1 reflect"),
+        ("input", "x: f16[n, h=14, w=14, c=0:64]", CHANNELS, "x: f16[n, h=14, w=14, c=64 of 256]"),
+        ("output", "y: f16[n, p, q, k[0:64]]", CHANNELS, "y: f16[n, p, q, k=64 of 256]"),
         *((dim, size, DYNAMIC, LINES["input"]) for dim, size in (
             ("input", "x: f16[n=?, h=14, w=14, c=64]"), ("input", "x: f16[n=*, h=14, w=14, c=64]"),
             ("input", "x: f16[n=None, h=14, w=14, c=64]"), ("input", "x: f16[n, h=dynamic, w=14, c=64]"),
@@ -163,6 +171,14 @@ def test_a_name_of_a_file_is_no_conv_block():
 def test_a_let_that_is_written_as_elsewhere(written, hint):
     first, *_ = errors(spec().replace("let n = 8", written))
     assert first == hint
+
+
+@pytest.mark.parametrize("role", ["input", "filter", "output", "epilogue"])
+def test_a_setting_that_is_lost_is_not_the_one_before_in_its_line(role):
+    """What is reported is in the text: no tensor is said to be missing."""
+    lost = spec(**{role: LINES[role].replace("]", "[0:8]]").replace("acc", "acc (")})
+    assert len(errors(lost)) == 1
+    assert len(errors(lost.replace("\n", " "))) == 1
 
 
 def test_a_let_in_the_line_of_an_epilogue():
