@@ -328,6 +328,7 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(activation=("elu", 10**400)), "takes at most 1 finite number"),
         (dict(input=array(1, 3, 0, 5)), "input has shape (1, 3, 0, 5): a batch may be empty, and nothing else"),
         (dict(input=array(1, 0, 5, 5), weight=array(4, 0, 3, 3), bias=array(4)), "input has shape (1, 0, 5, 5)"),
+        (dict(input=array(0, 3, 5, 5)), "an empty batch takes no kernel"),
         (dict(weight=array(4, 3, 0, 3)), "weight has shape (4, 3, 0, 3): a batch may be empty, and nothing else"),
         (dict(residual=array(1, 4, 2, 2)),
          "residual has shape (1, 4, 2, 2), which does not broadcast to the result's (1, 4, 3, 3)"),
