@@ -19,11 +19,11 @@ import shutil
 import stat
 import tempfile
 import time
-import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from convgen.diagnostics import warn
 from convgen.resources import cache_directory, cache_is_off
 
 #: Entries beyond this many bytes go, least recently used first.
@@ -142,11 +142,10 @@ class Cache:
         if self.root in _warned:
             return
         _warned.add(self.root)
-        warnings.warn(
+        warn(
             f"convgen's cache {self.root} cannot be used ({reason}), so kernels are compiled again every time. "
             f"{remedy}, or CONVGEN_CACHE=0 to turn the cache off.",
             CacheWarning,
-            stacklevel=4,
         )
 
     def _rows(self) -> list[tuple[float, int, Path]]:

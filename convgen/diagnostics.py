@@ -15,6 +15,7 @@ import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from convgen.hypertext import preformatted
@@ -324,9 +325,14 @@ class Report:
         return tuple(sorted(found, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0)))
 
 
-def warn(text: str, category: type[Warning] = UserWarning, through: tuple[str, ...] = ()) -> None:
+def warn(text: str | Warning, category: type[Warning] = UserWarning, through: tuple[str, ...] = ()) -> None:
     """Warns of the program's own line that led here, through convgen and what lies in folders `through`."""
+
+    def is_passed(frame: FrameType) -> bool:
+        made = frame.f_globals.get("__name__", "").startswith("convgen.")  # a dataclass's __init__ is in no file
+        return made or frame.f_code.co_filename.startswith((*_OWN, *through))
+
     level, frame = 1, sys._getframe()
-    while frame.f_back and frame.f_code.co_filename.startswith((*_OWN, *through)):
+    while frame.f_back and is_passed(frame):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)

@@ -25,7 +25,7 @@ def check_place(path: Path | None) -> None:
     _check_not_read([path])
     if os.path.isdir(path):
         raise UsageError(f"{path}: cannot be written: it is a folder")
-    folder = next(p for p in path.parents if os.path.exists(p))
+    folder = next(p for p in path.parents if os.path.lexists(p))
     if not folder.is_dir():
         raise UsageError(f"{folder}: is not a folder")
     if not _is_stream(path) and not os.access(folder, os.W_OK | os.X_OK):
@@ -58,8 +58,9 @@ def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = T
     at = Path()
     try:
         for at, data in files.items():
-            if os.path.exists(at.parent) and not at.parent.is_dir():
-                raise UsageError(f"{at.parent}: is not a folder{hint}")
+            folder = next(p for p in at.parents if os.path.lexists(p))  # maybe a link to nothing
+            if not folder.is_dir():
+                raise UsageError(f"{folder}: is not a folder{hint}")
             for folder in reversed([at.parent, *at.parent.parents]) if new_folders else ():
                 if not folder.exists():
                     folder.mkdir(exist_ok=True)

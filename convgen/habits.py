@@ -222,6 +222,14 @@ NO_FUNCTIONS: dict[str, str] = {
 }
 #: Values in an epilogue: all of them are the sum.
 SUM = frozenset(("accum", "accumulator", "conv", "sum", "result", "out", "output", "dot", "psum", "z"))
+#: Numbers that have names elsewhere.
+CONSTANTS = _table("""
+    1 / 0: inf infinity hugeval
+    0 / 0: nan
+    3.14159265: pi mpi
+    1: true
+    0: false
+""")
 
 #: Strategies under their other names.
 STRATEGIES = _table("""
@@ -353,6 +361,9 @@ PADDINGS: Mapping[str, Padding] = {
     "full": _FULL,
     "half": _HALF,
 }
+#: What people write for a size that is not known before a call, and what takes its place.
+ANY_SIZES = ("None", "none", "dynamic", "dyn", "any", "Any", "unknown")
+ANY_SIZE = "of a size that calls decide, write one to plan for, and `dynamic n` behind the tensors"
 #: What people call a group for each channel.
 EACH_CHANNEL = ("depthwise", "dw", "channels", "in_channels", "all", "each")
 #: What padding is made of.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from convgen import habits
-from convgen.diagnostics import ConvgenError, RenamedWarning, closest, did_you_mean
+from convgen.diagnostics import ConvgenError, RenamedWarning, closest, did_you_mean, warn
 from convgen.ir.size import whole
 from convgen.resources import directory
 from convgen.targets import TARGETS, Target, other_target
@@ -141,7 +140,7 @@ def known_strategy(name: str) -> str:
     from convgen.kernels import renamed, strategies
 
     if isinstance(name, str) and (now := renamed.strategy(name)) != name:
-        warnings.warn(f"the strategy `{name}` is now `{now}`", RenamedWarning, stacklevel=3)
+        warn(f"the strategy `{name}` is now `{now}`", RenamedWarning)
         name = now
     known = ("auto", *strategies.MODULES)
     if not isinstance(name, str) or name not in known:

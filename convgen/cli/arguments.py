@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from convgen import habits
 from convgen.cli import console
-from convgen.diagnostics import did_you_mean
+from convgen.diagnostics import SpecError, did_you_mean
 from convgen.spec import (
     MOST_IMAGES,
     Spec,
@@ -115,7 +115,7 @@ def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
     """Reads a list of known names, separated by commas."""
 
     def read(text: str) -> tuple[str, ...]:
-        names = tuple(name.strip() for name in text.split(","))
+        names = _names(text)
         for name in names:
             if name not in known:
                 hint = did_you_mean(name, known) or f"choose from {', '.join(known)}"
@@ -126,7 +126,9 @@ def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
 
 
 def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
+    if not (names := [name for part in text.split(",") if (name := part.strip())]):
+        raise argparse.ArgumentTypeError("it names nothing\nhint: leave it out, or separate names by commas")
+    return names
 
 
 def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
@@ -220,21 +222,32 @@ def read_specs(arguments: argparse.Namespace, more: Iterable[str] = ()) -> list[
 
     Raises UsageError, and SpecError where that has to be known of a spec with errors."""
     found = [read_spec(arguments, path) for path in (*paths(arguments), *more)]
-    return _narrowed(found, arguments.only) if len(found) > 1 and arguments.only else found
+    return narrowed(found, arguments.only)
 
 
-def _narrowed(specs: Sequence[Spec], only: Iterable[str]) -> list[Spec]:
-    """Each spec with those of the names that it has, where it has any.  Raises UsageError, SpecError."""
+def narrowed(specs: Sequence[Spec], only: Sequence[str], with_errors: bool = False) -> list[Spec]:
+    """Of several specs, each with those of the names that it has, where it has any; `with_errors`, also those whose
+    names are not known for their errors.  Raises UsageError, SpecError."""
     from convgen.driver import load
 
-    found, known = [], dict[str, None]()
+    if len(specs) < 2 or not only:
+        return [*specs]
+    found, known, unsure = [], dict[str, None](), False
     for spec in specs:
-        names = [name for c in load(replace(spec, only=())) for name in (c.request.conv, c.name)]
+        whole = replace(spec, only=())
+        try:
+            names = [name for c in load(whole) for name in (c.request.conv, c.name)]
+        except SpecError:
+            if not with_errors:
+                raise
+            found.append(whole)
+            unsure = True
+            continue
         known |= dict.fromkeys(names)
         if own := tuple(name for name in only if name in names):
             found.append(replace(spec, only=own))
     for name in only:
-        if name not in known:
+        if name not in known and not unsure:
             raise UsageError(unknown("convolution", name, known))
     return found
 

@@ -16,9 +16,9 @@ import sys
 
 from convgen import requests
 from convgen.cli import console
-from convgen.cli.arguments import add_choice, add_specs, paths, read_spec
+from convgen.cli.arguments import add_choice, add_specs, narrowed, paths, read_spec
 from convgen.diagnostics import SpecError, format_json
-from convgen.spec import UsageError
+from convgen.spec import Spec, UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,12 +31,18 @@ def run(arguments: argparse.Namespace) -> int:
     rows: list[dict[str, object]] = []
     code = 0
     as_text = arguments.format == "text"
+    specs: list[Spec] = []
     for path in paths(arguments):
         try:
-            spec = read_spec(arguments, path)
+            specs.append(read_spec(arguments, path))
+        except UsageError as e:  # the other files are checked all the same
+            console.complain(str(e))
+            code = max(code, e.exit_code)
+    for spec in narrowed(specs, arguments.only, with_errors=True):
+        try:
             with console.spinner(f"checking {spec.path}") as say:
                 found = requests.check_all(spec, lambda name: say(f"checking {name}"))
-        except UsageError as e:  # the other files are checked all the same
+        except UsageError as e:
             console.complain(str(e))
             code = max(code, e.exit_code)
         except SpecError as e:

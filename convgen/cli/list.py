@@ -30,7 +30,12 @@ def run(arguments: argparse.Namespace) -> int:
         _options(arguments.strategy)
         return 0
     if arguments.strategy:
-        raise UsageError(f"`{arguments.what}` takes no name\nhint: `convgen list options {arguments.strategy}`")
+        from convgen.kernels import strategies
+
+        name = arguments.strategy
+        has_options = arguments.what == "strategies" and name in strategies.MODULES
+        hint = f"`convgen list options {name}`" if has_options else f"leave out `{name}`"
+        raise UsageError(f"`{arguments.what}` takes no name\nhint: {hint}")
     for i, (name, show) in enumerate(_LISTS.items()):
         if arguments.what in (None, name):
             if i and arguments.what is None:

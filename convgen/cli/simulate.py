@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import argparse
 import re
+from functools import partial
 
 from convgen import driver
 from convgen.cli import console
 from convgen.cli.arguments import add_specs, read_specs, short
-from convgen.systolic.machine import LARGEST_ARRAY, Machine
+from convgen.spec import UsageError
+from convgen.systolic.machine import LARGEST_ARRAY, LEAST_ARRAY, Machine
 from convgen.systolic.schedule import shape_of
 from convgen.systolic.timing import Timing, simulate
 
@@ -27,9 +29,10 @@ _HEADERS = ("conv", "tiles", "cycles", "time", "TFLOPS", "utilization", "workspa
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
-    parser.add_argument("--array", type=_number, default=128, metavar="N", help="rows and columns (default: 128)")
+    array, word = partial(_number, LEAST_ARRAY), partial(_number, 1)
+    parser.add_argument("--array", type=array, default=128, metavar="N", help="rows and columns (default: 128)")
     parser.add_argument(
-        "--word", type=_number, default=8, metavar="N", help="elements of a vector memory's word (default: 8)"
+        "--word", type=word, default=8, metavar="N", help="elements of a vector memory's word (default: 8)"
     )
     parser.add_argument(
         "--tiles", type=_tiles, default=None, metavar="N", help="taps that a pass merges, or auto (the default)"
@@ -42,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     with console.spinner("simulating") as say:
         for compilation in (c for spec in read_specs(arguments) for c in driver.load(spec)):
             say(f"simulating {compilation.name}")
-            found.append((compilation.name, simulate(shape_of(compilation.request.problem), machine, arguments.tiles)))
+            found.append((compilation.name, _simulated(compilation, machine, arguments.tiles)))
     rows = [(name, *_cells(timing)) for name, timing in found]
     seconds, macs = sum(t.seconds for _, t in found), sum(t.macs for _, t in found)
     console.table(_HEADERS, rows)
@@ -52,6 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
         f"{machine.dram / 1e9:.0f} GB/s off chip"
     )
     return 0
+
+
+def _simulated(compilation: driver.Compilation, machine: Machine, tiles: int | None) -> Timing:
+    """Raises UsageError, by the convolution's name."""
+    try:
+        return simulate(shape_of(compilation.request.problem), machine, tiles)
+    except UsageError as e:
+        raise UsageError(f"{compilation.name}: {e}") from None
 
 
 def _cells(timing: Timing) -> tuple[str, ...]:
@@ -67,9 +78,9 @@ def _cells(timing: Timing) -> tuple[str, ...]:
     )
 
 
-def _number(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", text):
-        raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number up to {LARGEST_ARRAY}")
+def _number(least: int, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not least <= int(text) <= LARGEST_ARRAY:
+        raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number from {least} to {LARGEST_ARRAY}")
     return int(text)
 
 

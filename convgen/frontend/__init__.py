@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 
-from convgen.diagnostics import RenamedWarning, Report, SpecError
+from convgen.diagnostics import RenamedWarning, Report, SpecError, warn
 from convgen.frontend.request import AUTO, Request
 from convgen.frontend.strategy import OptionRow, Renames
 
@@ -37,5 +36,5 @@ def load(
     if len(report):
         raise SpecError(report.diagnostics, path, text)
     for span, message in report.warnings:
-        warnings.warn(RenamedWarning(f"{path}:{span.line}:{span.column}: {message}", span), stacklevel=2)
+        warn(RenamedWarning(f"{path}:{span.line}:{span.column}: {message}", span))
     return requests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,8 @@ from convgen.ir.tensor import Tensor
 
 #: Largest number that a value of the epilogue holds, by its type.
 LARGEST = {"f32": float.fromhex("0x1.fffffep+127"), "f64": float.fromhex("0x1.fffffffffffffp+1023")}
+#: And the least that rounds to more.
+_BEYOND = {"f32": float.fromhex("0x1.ffffffp+127"), "f64": math.inf}
 ACC = "acc"
 #: What a result cannot be called: the roles of a kernel's tensors; and an operand neither, nor as other arguments are.
 ROLES = dict.fromkeys(("x", "w", "y", "lowered"), "a tensor of every kernel")
@@ -315,11 +318,11 @@ class Body:
     def _number(self, e: ast.Number) -> ir.Expr | None:
         value = float(e.text)
         largest = LARGEST[self._type]
-        if value > largest:
+        if value >= _BEYOND[self._type]:
             message = f"the number is too large; an {self._type} holds at most {largest:.9g}"
             self._report.error("E005", message, e.span)
             return None
-        return ir.Number(value)
+        return ir.Number(min(value, largest))
 
     def _reference(self, e: ast.Reference) -> ir.Expr | None:
         self._used.add(e.name)
@@ -363,6 +366,8 @@ class Body:
             return f"a let is for sizes; {self.part} takes numbers, {self.given} and operands"
         if habits.plain(name) in habits.SUM and ACC in known:
             return "the convolution's sum is `acc`"
+        if constant := habits.CONSTANTS.get(habits.plain(name)):
+            return f"write `{constant}`"
         return did_you_mean(name, known) or f"declare it: `operand {name}: f32[{self.dim}]`, with its own dims"
 
     def _call(self, e: ast.Call) -> ir.Expr | None:

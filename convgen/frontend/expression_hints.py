@@ -3,9 +3,11 @@ not it."""
 
 from __future__ import annotations
 
+from convgen import habits
 from convgen.diagnostics import did_you_mean
 from convgen.frontend import wording
 from convgen.frontend.place import Place
+from convgen.ir.dtypes import TENSOR_DTYPES
 
 
 def is_juxtaposed(place: Place) -> bool:
@@ -57,7 +59,11 @@ def operand(place: Place) -> str | None:
         if behind is not None and behind.type == "ASSIGN":
             return f"values have no types: write `{before} = {place.rest_of_line(3) or '...'}`"
         if after is not None and after.type != "ASSIGN":
-            return f"write `operand {before}: {place.rest_of_line() or '...'}`"
+            is_tensor = after in {*TENSOR_DTYPES, *habits.TYPES} or (behind is not None and behind.type == "LSQB")
+            written = f"operand {before}:" if is_tensor else f"{before} ="
+            return f"write `{written} {place.rest_of_line() or '...'}`"
+    if place.word.type == "INT" and before == "," and place.keyword == "operand" and place.kinds == {"NAME"}:
+        return "dims have names; leave out those that the operand is the same along"
     if (place.kinds == {"LSQB"} or (before is not None and before.type == "LSQB")) and place.keyword == "operand":
         return "write an operand with its dims, such as `f32[k]`; a scalar has none: `f32[]`"
     return None
@@ -79,7 +85,9 @@ def assignment(place: Place) -> str | None:
     if before in ("return", "yield", "result"):
         return "assign the result to the tensor that it is: `y = ...`"
     if after.type == "ASSIGN":
-        return f"there is no `{word}=`: write `{before} = ... {word} ...`"
+        other = "t" if before != "t" else "u"
+        value = f"{before} {word} {place.rest_of_line(2) or '...'}"
+        return f"there is no `{word}=`: assign to a name of its own, as in `{other} = {value}`"
     return None
 
 

@@ -22,7 +22,7 @@ from convgen.frontend.expression_hints import (
 )  # fmt: skip
 from convgen.frontend.operators import OPERATORS
 from convgen.frontend.place import Place
-from convgen.frontend.size_hints import LAYOUTS, axes, by_x, extent, listed_by_axis, positional
+from convgen.frontend.size_hints import LAYOUTS, axes, by_x, channels, extent, listed_by_axis, positional
 from convgen.frontend.tokens import COMMENT, MIXED, meant
 from convgen.ir.dtypes import TENSOR_DTYPES
 
@@ -33,22 +33,15 @@ def explain_stray(place: Place) -> tuple[str, Span, str | None]:
 
 
 def _stray_hint(place: Place) -> str | None:
-    word, before, after = place.word, place.before, place.after
+    word = place.word
     if word.type == COMMENT:
         return wording.COMMENT_HINT
-    if parts := _parts_of_name(place):
-        return parts
-    if word == "." and before is not None and after is not None:
-        if place.keyword == "strategy":
-            return f"write an option of a group as `{before} {after}=...`"
-        if place.kinds == {"COLON"} and after.type == "NAME":
-            return "write `:`"
-        if known := habits.meant(after, TENSOR_DTYPES, habits.TYPES):
-            return f"did you mean `{known}`?"
-        if place.in_epilogue and after.type == "NAME":
-            return f"a function is called by its name alone: `{after}(...)`"
+    if hint := _parts_of_name(place) or _point(place):
+        return hint
     if word == ";" and {"COMMA", "RSQB"} <= place.kinds:
         return "separate dims by commas"
+    if word == "?" and not place.in_epilogue:
+        return habits.ANY_SIZE
     if hint := wording.HABITS.get(str(word)):
         return hint
     if word[0].isalnum():
@@ -57,6 +50,21 @@ def _stray_hint(place: Place) -> str | None:
     if sign == ("", ""):
         return "write a plain space" if word.isspace() else "remove it: nobody can see it"
     return f"write `{sign[1]}`" if sign and sign[1] else None
+
+
+def _point(place: Place) -> str | None:
+    word, before, after = place.word, place.before, place.after
+    if word != "." or before is None or after is None:
+        return None
+    if place.keyword == "strategy":
+        return f"write an option of a group as `{before} {after}=...`"
+    if place.kinds == {"COLON"} and after.type == "NAME":
+        return "write `:`"
+    if known := habits.meant(after, TENSOR_DTYPES, habits.TYPES):
+        return f"did you mean `{known}`?"
+    if place.in_epilogue and after.type == "NAME":
+        return f"a function is called by its name alone: `{after}(...)`"
+    return None
 
 
 def explain(place: Place) -> tuple[str, Span, str | None]:
@@ -213,6 +221,8 @@ def _name(place: Place) -> str | None:
         if place.word.type == "LBRACE":
             return "write `conv NAME { ... }`"
         return "a name consists of ASCII letters, digits and _, and does not start with a digit"
+    if before is not None and before.type == "TARGET" and place.word.type in (MIXED, "INT", "FLOAT"):
+        return "a target has a name, such as `sm_90a`"
     if place.word.type != MIXED:
         return None
     word = place.word.lower()
@@ -291,14 +301,29 @@ def _bracket(place: Place) -> str | None:
     return next((f"a `{opening}` is not closed" for kind, opening in _OPENING.items() if kind in place.kinds), None)
 
 
+def _let(place: Place) -> str | None:
+    """A `let` with something between its name and its value, or without one of them."""
+    word, before = place.word, place.before
+    if place.kinds != {"ASSIGN"} or place.keyword != "let":
+        return None
+    if word.type == "COMMA":
+        return "write a `let` for each name"
+    line = () if place.begins_line else [*takewhile(lambda w: w.line == word.line, place.words[place.at :])]
+    assigned = next((i for i, w in enumerate(line) if w.type == "ASSIGN"), 0)
+    if assigned:  # `let n: int = 8`, `let int n = 8`
+        name = before if word.type == "COLON" else line[assigned - 1]
+        return f"write `let {name} = {place.rest_of_line(assigned + 1) or '...'}`"
+    value = next((w for w in line[:2] if w.type in ("INT", "NAME")), "...")
+    return f"write `let {before} = {value}`"
+
+
 def _sign(place: Place) -> str | None:
-    """A sign that is missing or another one, in a let or a tensor."""
-    word, before, after = place.word, place.before, place.after
+    """A sign that is missing or another one, in a tensor."""
+    word, before = place.word, place.before
     if before is None:
         return None
-    if place.kinds == {"ASSIGN"} and place.keyword == "let":
-        value = next((w for w in (word, after) if w is not None and w.type in ("INT", "NAME")), "...")
-        return f"write `let {before} = {value}`"
+    if word.type == "PLUS" and "INT" in place.kinds:
+        return "leave the sign out"
     if place.kinds == {"COLON"} and before in TENSOR_DTYPES and word.type == "LSQB":
         return f"write a name before the type: `x: {before}[...]`"
     if place.kinds == {"COLON"} and before in {*TENSOR_DTYPES, *habits.TYPES} and word not in TENSOR_DTYPES:
@@ -316,6 +341,6 @@ def _sign(place: Place) -> str | None:
 
 _RULES: tuple[Callable[[Place], str | None], ...] = (
     function, _comment, power, division, comparison, _slice, _setting, _statement, operand, _keyword,
-    _assigned_setting, argument, assignment, _parts_of_name, axes, _options, positional, _name, index, extent, _list,
-    _bracket, _sign,
+    _assigned_setting, argument, assignment, _parts_of_name, axes, _options, positional, _name, index, channels, extent,
+    _list, _bracket, _let, _sign,
 )  # fmt: skip

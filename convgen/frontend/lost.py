@@ -22,6 +22,8 @@ from convgen.frontend.place import setting_meant
 _BLOCKS = frozenset({"prologue", "epilogue", "strategy"})
 _TENSORS = frozenset({"input", "filter", "output", "lowered"})
 _PLAIN = frozenset({*wording.SETTINGS, *wording.CONTEXTUAL}) - _BLOCKS - _TENSORS
+#: What begins a statement, wherever it stands.
+_BEGINNING = wording.SETTING_KINDS | {"LET", "CONV", "OPERAND"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,9 @@ class Region:
         return _within(self.words[0], span)
 
     def is_behind(self, span: Span) -> bool:
-        """Whether it begins in the line in which something ends, and may belong to it."""
+        """Whether it begins in the line in which something ends, and may belong to it: with a keyword it does not."""
+        if self.words[0].type in _BEGINNING:
+            return False
         return self.start >= (span.end_line, span.end_column) and self.start[0] == span.end_line
 
 

@@ -96,6 +96,8 @@ class Place:
             return False
         if kind == "COLON" and self.before in TENSOR_DTYPES:  # the name stands behind the type, or there is none
             return False
+        if kind == "LET" and (self.after is None or self.after.line != self.word.end_line):  # a name without a value
+            return False
         return kind in self.kinds and (kind != "ASSIGN" or self.keyword == "let")
 
     @property
@@ -149,8 +151,10 @@ class Place:
     def is_let_in_block(self) -> bool:
         """Whether the word is a `let` that is meant inside the open block: one written behind it would begin its line
         where the block does, or before."""
-        if self.word.type != "LET" or not self.braces or not self.begins_line or not self.word.column:
+        if self.word.type != "LET" or not self.braces or not self.word.column:
             return False
+        if not self.begins_line:
+            return self.in_epilogue
         first = next(w for w in self.words if w.line == self.braces[0].line)
         return self.word.column > (first.column or 0)
 
@@ -260,11 +264,11 @@ class Place:
         return depth > 0
 
     def rest_of_line(self, skip: int = 1) -> str:
-        """The words of its line from as many behind this one on, up to the end of the block that it is in."""
+        """The words of its line from as many behind this one on, up to the next `let` or the end of its block."""
         text, depth = "", 0
         for before, word in pairwise(self.words[self.at + skip - 1 :]):
             depth += (word.type == "LBRACE") - (word.type == "RBRACE")
-            if word.line != self.word.line or depth < 0:
+            if word.line != self.word.line or depth < 0 or word.type == "LET":
                 break
             text += (" " if text and before.end_pos != word.start_pos else "") + word
         return quote(text).strip("`")

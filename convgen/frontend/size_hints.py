@@ -12,6 +12,7 @@ from lark import Token
 from convgen import habits
 from convgen.frontend import wording
 from convgen.frontend.place import Place
+from convgen.ir.problem import Padding
 
 #: Dims of each setting's tensor, by how many there are.
 LAYOUTS = {
@@ -19,6 +20,8 @@ LAYOUTS = {
     "filter": {2: "kc", 3: "ksc", 4: "krsc", 5: "ktrsc"},
     "output": {2: "nk", 3: "nqk", 4: "npqk", 5: "nopqk"},
 }
+
+_FILLS = frozenset(map(str, Padding))
 
 
 def positional(place: Place) -> str | None:
@@ -77,6 +80,8 @@ def axes(place: Place) -> str | None:
     word, before = place.word, place.before
     if place.keyword not in wording.AXES or not place.braces or before is None:
         return None
+    if word.type == "INT" and before in _FILLS and place.words[place.at - 2].type == "PAD":
+        return f"say first how much: `pad {word} {before}`"
     if word.type in ("INT", "COMMA") and not place.begins_line:
         return f"one value for all axes, or one per axis: `{wording.AXES[place.keyword]}`"
     if word.type in ("LSQB", "LBRACE"):
@@ -88,9 +93,22 @@ def axes(place: Place) -> str | None:
     return None
 
 
-def extent(place: Place) -> str | None:
-    """An extent or an amount behind a colon."""
+def channels(place: Place) -> str | None:
+    """A slice as in Python: `c=0:64`, `k[0:64]`."""
     word, before, after = place.word, place.before, place.after
+    if place.keyword not in LAYOUTS or "RSQB" not in place.kinds or before is None or after is None:
+        return None
+    ends = before.type == "INT" and word.type == "COLON" and after.type in ("INT", "NAME", "RSQB")
+    if ends or (before.type == "NAME" and word.type == "LSQB" and after.type in ("INT", "COLON")):
+        return "channels of a larger tensor are written as `c=64 of 256`; a call says where they begin"
+    return None
+
+
+def extent(place: Place) -> str | None:
+    """An extent or an amount behind a colon, or an extent that may be any."""
+    word, before, after = place.word, place.before, place.after
+    if word.type == "STAR" and before is not None and before.type == "ASSIGN" and place.keyword in LAYOUTS:
+        return habits.ANY_SIZE
     if word.type != "COLON" or before is None or before.type != "NAME" or after is None:
         return None
     if after.type not in ("NAME", "INT", "LPAR") or not ("RSQB" in place.kinds or place.keyword in wording.AXES):

@@ -49,7 +49,7 @@ P = ParamSpec("P")
 Activation = str | Sequence[Any] | None
 
 
-def conv(
+def _conv(
     rank: int,
     input: Array,
     weight: Array,
@@ -82,7 +82,7 @@ def conv(
     return _into(Call(made, library, (*arrays.values(), *operands.values()), unbatched, tune=tune), out)
 
 
-def conv_transpose(
+def _conv_transpose(
     rank: int,
     input: Array,
     weight: Array,
@@ -114,7 +114,7 @@ def conv_transpose(
     return _into(Call(made, library, (*arrays.values(), *operands.values()), unbatched, tune=tune), out)
 
 
-def conv_input(
+def _conv_input(
     rank: int,
     input_size: Sequence[int],
     weight: Array,
@@ -138,7 +138,7 @@ def conv_input(
     return Call(made, library, (grad_output, weight), tune=tune)
 
 
-def conv_weight(
+def _conv_weight(
     rank: int,
     input: Array,
     weight_size: Sequence[int],
@@ -162,7 +162,7 @@ def conv_weight(
     return Call(made, library, (input, grad_output), tune=tune)
 
 
-def tma_im2col(
+def _tma_im2col(
     input_nhwc: Array,
     weight: Array,
     stride: int = 1,
@@ -193,7 +193,7 @@ def tma_im2col(
     return Call(made, library, arrays, axes=(0, 2, 3, 1))
 
 
-def unfold(
+def _unfold(
     input: Array,
     kernel_size: Numbers,
     dilation: Numbers = 1,
@@ -215,7 +215,7 @@ def unfold(
     return Call(made, library, (whole,), unbatched, tune=tune)
 
 
-def fold(
+def _fold(
     input: Array,
     output_size: Numbers,
     kernel_size: Numbers,
@@ -271,6 +271,7 @@ def _public(name: str, call: Callable[P, Call]) -> Callable[P, Array]:
         return call(*args, **kwargs).run()
 
     function.__name__ = function.__qualname__ = name
+    function.__module__ = __name__  # a `partial` has that of functools
     function.__signature__ = signature(call).replace(return_annotation=Array)  # type: ignore[attr-defined]
     _CALLS[function] = call
     return function
@@ -283,14 +284,16 @@ def _of_rank(rank: int, name: str, call: Callable[Concatenate[int, P], Call]) ->
     return _public(name, bound)
 
 
-conv1d, conv2d, conv3d = (_of_rank(rank, f"conv{rank}d", conv) for rank in (1, 2, 3))
+conv1d, conv2d, conv3d = (_of_rank(rank, f"conv{rank}d", _conv) for rank in (1, 2, 3))
 conv_transpose1d, conv_transpose2d, conv_transpose3d = (
-    _of_rank(rank, f"conv_transpose{rank}d", conv_transpose) for rank in (1, 2, 3)
+    _of_rank(rank, f"conv_transpose{rank}d", _conv_transpose) for rank in (1, 2, 3)
 )
-conv1d_input, conv2d_input, conv3d_input = (_of_rank(rank, f"conv{rank}d_input", conv_input) for rank in (1, 2, 3))
-conv1d_weight, conv2d_weight, conv3d_weight = (_of_rank(rank, f"conv{rank}d_weight", conv_weight) for rank in (1, 2, 3))
-conv2d_tma_im2col = _public("conv2d_tma_im2col", tma_im2col)
-im2col, col2im = _public("im2col", unfold), _public("col2im", fold)
+conv1d_input, conv2d_input, conv3d_input = (_of_rank(rank, f"conv{rank}d_input", _conv_input) for rank in (1, 2, 3))
+conv1d_weight, conv2d_weight, conv3d_weight = (
+    _of_rank(rank, f"conv{rank}d_weight", _conv_weight) for rank in (1, 2, 3)
+)
+conv2d_tma_im2col = _public("conv2d_tma_im2col", _tma_im2col)
+im2col, col2im = _public("im2col", _unfold), _public("col2im", _fold)
 
 
 def kernel(function: Callable[..., Array], *args: Any, **kwargs: Any) -> Kernel:

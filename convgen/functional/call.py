@@ -18,6 +18,7 @@ from convgen.functional.layouts import Given
 from convgen.functional.recipe import Recipe, View
 from convgen.ir.dtypes import numpy_dtype
 from convgen.runtime.arrays import capturing
+from convgen.runtime.errors import WrongShape
 from convgen.spec import known_tuning
 
 if TYPE_CHECKING:
@@ -46,12 +47,19 @@ class Call:
             known_tuning(self.tune)
 
     def kernel(self) -> Kernel:
-        """The kernel that serves the call.  Raises SpecError, UsageError, CompileError."""
+        """The kernel that serves the call.  Raises WrongShape, SpecError, UsageError, CompileError."""
+        if self._is_empty:
+            raise WrongShape("an empty batch takes no kernel\nhint: give an array of one image or more")
         asked = self.recipe.convolution.text, self.recipe.convolution.strategy
         key = (*asked, self.tune)
         if self.tune and key not in kernel_of and capturing():
             key = (*asked, None)  # the next call outside of a capture measures
         return kernel_of(key)
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether there are no images."""
+        return any(0 in array.shape for array in self.arrays)
 
     def run(self) -> Array:
         """The result."""
@@ -60,8 +68,8 @@ class Call:
             found = library.empty([result.shape[i] for i in result.order], result.dtype, self.arrays[0])
         else:
             found = library.permuted(self.out[None] if self.unbatched else self.out, result.order)
-        if any(0 in array.shape for array in self.arrays):  # an empty batch, of which sums are zero
-            found[...] = 0
+        if self._is_empty:
+            found[...] = 0  # sums, too
         else:
             views = [viewed(a, v, library) for a, v in zip(self.arrays, self.recipe.views, strict=True)]
             if library.on_gpu:

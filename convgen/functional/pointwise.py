@@ -134,7 +134,7 @@ def activation(given: str | Sequence[object] | None) -> tuple[Step, ...]:
         raise WrongArguments(f"activation has no name in front: {given!r:.80}: expected one such as 'relu', or None")
     known = ACTIVATIONS.get(name)
     if known is None:
-        found = habits.meant(name, ("none", *ACTIVATIONS), habits.ACTIVATIONS)
+        found = name if name == "none" else habits.meant(name, ("none", *ACTIVATIONS), habits.ACTIVATIONS)
         hint = f"did you mean `{'None' if found == 'none' else found}`?" if found else ""
         hint = hint or f"known are {', '.join(ACTIVATIONS)}"
         raise WrongArguments(f"there is no activation {name!r}\nhint: {hint}")

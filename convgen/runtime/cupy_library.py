@@ -19,4 +19,9 @@ def load() -> Any:
             f"a call on a GPU needs CuPy, which {'is not installed' if absent else f'cannot be imported: {e}'}\n"
             "hint: pip install 'convgen[cuda13]', or 'convgen[cuda12]' where nvidia-smi shows CUDA 12"
         ) from None
+    except OSError as e:  # it makes its cache's folder
+        raise NoCupy(
+            f"a call on a GPU needs CuPy, which cannot be imported: {e}\n"
+            "hint: set CUPY_CACHE_DIR to a folder that can be written"
+        ) from None
     return cupy

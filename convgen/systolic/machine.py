@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from convgen.spec import UsageError
 
-LARGEST_ARRAY = 4096
+LEAST_ARRAY, LARGEST_ARRAY = 2, 4096
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Machine:
     memory: int = 256 << 10  # bytes of a vector memory
 
     def __post_init__(self) -> None:
-        if not 2 <= self.array <= LARGEST_ARRAY:
-            raise UsageError(f"array {self.array}: 2 to {LARGEST_ARRAY} rows are possible")
+        if not LEAST_ARRAY <= self.array <= LARGEST_ARRAY:
+            raise UsageError(f"array {self.array}: {LEAST_ARRAY} to {LARGEST_ARRAY} rows are possible")
         if self.word < 1 or self.array % self.word:
             raise UsageError(f"word {self.word}: its elements must divide the array's {self.array} rows")
 

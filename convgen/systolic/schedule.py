@@ -75,7 +75,7 @@ def check_tiles(shape: Shape, machine: Machine, tiles: int) -> int:
     if not 1 <= tiles <= most:
         raise UsageError(
             f"tiles {tiles}: 1 to {most} are possible, for {shape.c} channels and {math.prod(shape.filter)} taps on "
-            f"{machine.array} rows"
+            f"{machine.array} rows\nhint: `auto` takes what each layer has room for"
         )
     return tiles
 

@@ -90,7 +90,8 @@ def folder(tmp_path, monkeypatch):
         ("compile layer.conv --target sm_90b", "did you mean `sm_90`?"),
         ("compile layer.conv --target sm_1", "unknown target 'sm_1'"),
         ("compile layer.conv --emit cu,ptxx", "did you mean `ptx`?"),
-        ("compile layer.conv --emit ", "unknown ''"),
+        ("compile layer.conv --emit ", "argument --emit: it names nothing"),
+        ("check layer.conv --only ,", "argument --only: it names nothing\nhint: leave it out"),
         ("compile layer.conv --only layr", "did you mean `layer`?"),
         ("compile layer.conv --dump-after rendr", "did you mean `render`?"),
         ("compile layer.conv --dump-after plan -o x", "--dump-after prints, and writes no files\nhint: leave out -o"),
@@ -116,6 +117,8 @@ def folder(tmp_path, monkeypatch):
         ("explain layer.conv --html layer.conv", "would be overwritten, and is a spec"),
         ("explain layer.conv --load 0 --svg layer.conv", "would be overwritten, and is a spec"),
         ("bench layer.conv --out layer.conv/x", "layer.conv: is not a folder"),
+        ("list strategies direct", "`strategies` takes no name\nhint: `convgen list options direct`"),
+        ("list suites resnet50", "`suites` takes no name\nhint: leave out `resnet50`"),
         ("run layer.conv --seed x", "'x' is not a whole number"),
         ("run layer.conv --device fpga", "unknown device 'fpga'\nhint: choose gpu or emulate"),
         ("run layer.conv --device cpu", "did you mean `emulate`?"),
@@ -148,8 +151,8 @@ def folder(tmp_path, monkeypatch):
         ("tune --export new.sqlite --budget 4", "leave out --budget"),
         ("explain layer.conv --load -1,0,0,0,0", "--load needs 4 numbers"),
         ("explain layer.conv --load 0 --svg load.png", "load.png: a load is drawn as .svg"),
-        ("simulate layer.conv --array 9999999", "'9999999' is not a whole number up to 4096"),
-        ("simulate layer.conv --tiles 0", "tiles 0: 1 to 8 are possible"),
+        ("simulate layer.conv --array 9999999", "'9999999' is not a whole number from 2 to 4096"),
+        ("simulate layer.conv --tiles 0", "layer: tiles 0: 1 to 8 are possible"),
         ("simulate layer.conv --tiles all", "'all' is neither a whole number up to 999999 nor auto"),
         ("init new.conv -n 1000000000000", "'1000000000000' is not a whole number from 1 to 999999999"),
         ("tune --export new.sqlite --db nope.sqlite", "nope.sqlite: no such file"),
@@ -167,7 +170,20 @@ def test_a_wrong_command(command, said, capsys):
     assert out == ""
 
 
-@pytest.mark.parametrize("text", ["garbage\n", "let garbage", "let n {"])
+@pytest.mark.parametrize(
+    "command",
+    ["compile layer.conv --emit cu -o {}", "run layer.conv --trace {}/t.json", "explain layer.conv --html {}/t.html"],
+)
+def test_a_link_to_nothing_is_no_folder(command, capsys):
+    Path("link").symlink_to("nowhere")
+    for place in ("link", "link/deeper"):
+        assert main(command.format(place).split(" ")) == 2
+        out, err = capsys.readouterr()
+        assert not out and err.startswith("convgen: error: link: is not a folder")
+    assert sorted(map(str, Path().iterdir())) == ["layer.conv", "link"]
+
+
+@pytest.mark.parametrize("text", ["let garbage", "let n {"])
 def test_a_let_that_breaks_off(text, capsys):
     Path("layer.conv").write_text(text)
     assert main(["check", "layer.conv"]) == 1
@@ -183,6 +199,15 @@ def test_a_folder_stands_for_its_specs(capsys):
     assert re.findall(r"conv (\w+)", capsys.readouterr().out) == ["other"]
     assert main(["compile", ".", "--dump-after", "load", "--only", "othr"]) == 2
     assert "unknown convolution 'othr'\nhint: did you mean `other`?" in capsys.readouterr().err
+    for only in ("other", "other, "):
+        assert main(["check", ".", "--only", only]) == 0
+        assert capsys.readouterr().out == "other.conv: 1 convolution, no errors\n"
+    assert main(["check", ".", "--only", "othr"]) == 2
+    assert "unknown convolution 'othr'\nhint: did you mean `other`?" in capsys.readouterr().err
+    Path("faulty.conv").write_text("conv faulty {")
+    assert main(["check", ".", "--only", "other,faulty"]) == 1
+    out = capsys.readouterr().out
+    assert "faulty.conv: " in out and "other.conv: 1 convolution, no errors\n" in out and "layer.conv" not in out
     assert main(["check", "folder.conv"]) == 2
     assert capsys.readouterr().err == "convgen: error: folder.conv: is a folder without a .conv file\n"
 

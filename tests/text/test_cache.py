@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import convgen
 from convgen import cache
 from convgen.cache import Cache, CacheWarning
 from convgen.runtime import artifacts
@@ -134,6 +135,14 @@ def test_a_killed_writer_leaves_no_entry(tmp_path):
     assert Cache(tmp_path).get("key-ab") is None
     Cache(tmp_path).put("key-ab", {"a": b"a"})
     assert Cache(tmp_path).get("key-ab") == {"a": b"a"}
+
+
+def test_the_program_s_own_line_is_warned_of(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.warns(CacheWarning) as found:
+        convgen.compile("conv a { input x: f16[n=1, c=8] filter w: f16[k=8, c=8] output y: f16[n, k] strategy direct }")
+    assert [w.filename for w in found] == [__file__]
 
 
 def test_unusable_folder_warns_once_and_is_done_without(tmp_path):

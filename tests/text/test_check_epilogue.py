@@ -151,6 +151,33 @@ def test_numbers(number):
     assert request.problem.epilogue.body[0].value == ep.Binary("*", ep.Acc(), ep.Number(float(number)))
 
 
+LARGEST = {"f32": 3.4028234663852886e38, "f64": 1.7976931348623157e308}
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype"),
+    [("3.4028235e38", "f32"), ("3.40282347e+38", "f32"), ("3.40282356e38", "f32"), ("1.7976931348623158e308", "f64")],
+)
+def test_a_number_that_rounds_to_the_largest_is_it(number: str, dtype: str):
+    """As it is usually written."""
+    text = conv(f"y = acc * {number}") if dtype == "f32" else conv(f"y = acc * {number}").replace("f16", "f64")
+    (request,) = frontend.load(text)
+    assert request.problem.epilogue.body[0].value == ep.Binary("*", ep.Acc(), ep.Number(LARGEST[dtype]))
+    assert codes(text.replace(number, "3.40282357e38" if dtype == "f32" else "1.8e308")) == ["E005"]
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("inf", "1 / 0"), ("INFINITY", "1 / 0"), ("NaN", "0 / 0"), ("pi", "3.14159265"), ("M_PI", "3.14159265"),
+     ("true", "1"), ("False", "0")],
+)  # fmt: skip
+def test_a_constant_by_its_name_is_a_number(name: str, written: str):
+    with pytest.raises(SpecError) as raised:
+        frontend.load(conv(f"y = acc * {name}"))
+    assert [d.hint for d in raised.value.diagnostics] == [f"write `{written}`"]
+    assert frontend.load(conv(f"y = acc * ({written})"))
+
+
 def test_results_are_given_in_the_order_of_their_declarations():
     body = "result s: f32[k] operand z: f16[n, p, q, k] result t: bf16[k, n, q, p] y = relu(acc) t = acc + z s = t * t"
     (request,) = frontend.load(conv(body))

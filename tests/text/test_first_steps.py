@@ -254,6 +254,21 @@ def test_doctor_says_what_works_and_what_to_do(capsys, monkeypatch, tmp_path):
     )
 
 
+def test_doctor_says_that_cupy_cannot_write_its_cache(tmp_path):
+    """It makes the folder when it is imported, which users without a home cannot."""
+    (tmp_path / "cupy.py").write_text("raise PermissionError(13, 'Permission denied', '/nonexistent')\n")
+    path = os.pathsep.join((str(tmp_path), str(Path(convgen.__file__).parents[1])))
+    ran = subprocess.run(
+        [sys.executable, "-m", "convgen", "doctor"],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert "which cannot be imported: [Errno 13] Permission denied: '/nonexistent'" in ran.stdout
+    assert "  CuPy: set CUPY_CACHE_DIR to a folder that can be written\n" in ran.stdout
+    assert ran.returncode != 70 and "internal" not in ran.stderr
+
+
 @pytest.mark.parametrize(
     ("works", "verdict", "code"),
     [

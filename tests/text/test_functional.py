@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import pickle
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -327,6 +328,7 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(activation=("elu", 10**400)), "takes at most 1 finite number"),
         (dict(input=array(1, 3, 0, 5)), "input has shape (1, 3, 0, 5): a batch may be empty, and nothing else"),
         (dict(input=array(1, 0, 5, 5), weight=array(4, 0, 3, 3), bias=array(4)), "input has shape (1, 0, 5, 5)"),
+        (dict(input=array(0, 3, 5, 5)), "an empty batch takes no kernel"),
         (dict(weight=array(4, 3, 0, 3)), "weight has shape (4, 3, 0, 3): a batch may be empty, and nothing else"),
         (dict(residual=array(1, 4, 2, 2)),
          "residual has shape (1, 4, 2, 2), which does not broadcast to the result's (1, 4, 3, 3)"),
@@ -342,6 +344,7 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(activation=()), "activation has no name in front: (): expected one such as 'relu', or None"),
         (dict(bias=1.0), "bias is of type float: expected a NumPy, CuPy or torch array"),
         (dict(bias=False), "bias is of type bool: expected a NumPy, CuPy or torch array"),
+        (dict(activation="none"), "there is no activation 'none'\nhint: did you mean `None`?"),
         (dict(activation=torch.relu), "activation is of type builtin_function_or_method: expected a name"),
         (dict(stride=2**31), "stride is 2147483648: expected at most 2147483647"),
         (dict(input=torch.zeros(1, 3, 5, 5, device="meta"), weight=torch.zeros(4, 3, 3, 3, device="meta")),
@@ -353,6 +356,13 @@ def test_mistakes_are_named(arguments, message):
     with pytest.raises(ConvgenError) as raised:
         F.kernel(F.conv2d, **(good | arguments))
     assert message in str(raised.value)
+
+
+def test_what_has_a_public_name_is_public():
+    """`unfold` had been what makes a call of `im2col`, under the name of torch's function."""
+    here = {n for n, f in vars(F).items() if inspect.isfunction(f) and f.__module__ == F.__name__ and n[0] != "_"}
+    assert here == set(F.__all__)
+    assert all(pickle.loads(pickle.dumps(getattr(F, name))) is getattr(F, name) for name in F.__all__)
 
 
 WRONG = [

@@ -27,6 +27,10 @@ LINES = {
 OPTIONS = {name: strategy.options for name, strategy in strategies.load_all().items()}
 
 
+CHANNELS = "channels of a larger tensor are written as `c=64 of 256`; a call says where they begin"
+DYNAMIC = "of a size that calls decide, write one to plan for, and `dynamic n` behind the tensors"
+
+
 def spec(**changed: str) -> str:
     return "\n".join(f"{begin} {changed.get(begin, rest)}".strip() for begin, rest in LINES.items())
 
@@ -82,6 +86,18 @@ def errors(text: str) -> list[str]:
          "write a group as `tile m=128 n=64 k=64`", "tma_im2col { tile m=128 n=64 k=64 }"),
         ("target", "sm_90a sm_80", "a conv has one target, which `--target` overrides", "sm_90a"),
         ("let n =", "8, 000", "a `let` has one value", "8"),
+        ("let n =", "+8", "leave the sign out", "8"),
+        ("target", "90", "a target has a name, such as `sm_90a`", "sm_90a"),
+        ("target", "9.0", "a target has a name, such as `sm_90a`", "sm_90a"),
+        ("target", "90a", "a target has a name, such as `sm_90a`", "sm_90a"),
+        ("pad", "reflect 1", "say first how much: `pad 1 reflect`", "1 reflect"),
+        ("input", "x: f16[n, h=14, w=14, c=0:64]", CHANNELS, "x: f16[n, h=14, w=14, c=64 of 256]"),
+        ("output", "y: f16[n, p, q, k[0:64]]", CHANNELS, "y: f16[n, p, q, k=64 of 256]"),
+        *((dim, size, DYNAMIC, LINES["input"]) for dim, size in (
+            ("input", "x: f16[n=?, h=14, w=14, c=64]"), ("input", "x: f16[n=*, h=14, w=14, c=64]"),
+            ("input", "x: f16[n=None, h=14, w=14, c=64]"), ("input", "x: f16[n, h=dynamic, w=14, c=64]"),
+            ("input", "x: f16[n=-1, h=14, w=14, c=64]"), ("input", "x: f16[?, h=14, w=14, c=64]"),
+        )),
     ],
 )  # fmt: skip
 def test_a_setting_that_is_written_as_elsewhere(setting, written, hint, followed):
@@ -98,6 +114,9 @@ def test_a_setting_that_is_written_as_elsewhere(setting, written, hint, followed
         ("t: f32 = acc + b", "values have no types: write `t = acc + b`", "t = acc + b"),
         ("t <- acc + b", "write `t = ...`", "t = acc + b"),
         ("t := acc + b", "write `t = ...`", "t = acc + b"),
+        ("t: acc + b", "write `t = acc + b`", "t = acc + b"),
+        ("acc += b\n t = acc",
+         "there is no `+=`: assign to a name of its own, as in `t = acc + b`", "t = acc + b"),
         ("t = leaky_relu(acc + b, slope=0.1)",
          "arguments have no names, and values are compared by `==`", "t = leaky_relu(acc + b, 0.1)"),
         ("t = select(acc = 0, acc, b)",
@@ -124,6 +143,8 @@ def test_an_assignment_that_is_written_as_elsewhere(written, hint, followed):
         ("operand :: f32[k]", "settings are written without `:`: `operand : f32[k]`"),
         ("operand f32[k] b", "write a name before the type: `x: f32[...]`"),
         ("operand b, c: f32[k]", "declare each tensor by itself"),
+        ("b: f32[k]", "write `operand b: f32[k]`"),
+        ("operand b: f32[n, 1, 1, k]", "dims have names; leave out those that the operand is the same along"),
     ],
 )
 def test_an_operand_that_is_written_as_elsewhere(written, hint):
@@ -132,6 +153,44 @@ def test_an_operand_that_is_written_as_elsewhere(written, hint):
 
 def test_a_name_of_a_file_is_no_conv_block():
     assert errors('include "other.conv"\n' + spec()) == ["a file has `let NAME = SIZE` and `conv NAME { ... }`"]
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("let int n = 4 * 2", "write `let n = 4 * 2`"),
+        ("let mut n = 8", "write `let n = 8`"),
+        ("let n: int = 8", "write `let n = 8`"),
+        ("let n := 8", "write `let n = 8`"),
+        ("let n == 8", "write `let n = 8`"),
+        ("let n 8", "write `let n = 8`"),
+        ("let n, m = 8, 4", "write a `let` for each name"),
+        ("let n = 8\nlet m", "write `let m = ...`"),
+    ],
+)
+def test_a_let_that_is_written_as_elsewhere(written, hint):
+    first, *_ = errors(spec().replace("let n = 8", written))
+    assert first == hint
+
+
+@pytest.mark.parametrize("role", ["input", "filter", "output", "epilogue"])
+def test_a_setting_that_is_lost_is_not_the_one_before_in_its_line(role):
+    """What is reported is in the text: no tensor is said to be missing."""
+    lost = spec(**{role: LINES[role].replace("]", "[0:8]]").replace("acc", "acc (")})
+    assert len(errors(lost)) == 1
+    assert len(errors(lost.replace("\n", " "))) == 1
+
+
+def test_a_let_in_the_line_of_an_epilogue():
+    written = LINES["epilogue"].replace("t =", "let t =").replace("y =", "let y =")
+    assert errors(spec(epilogue=written)) == ["write `t = acc + b`", "write `y = relu(t)`"]
+
+
+@pytest.mark.parametrize("word", ["v2", "static", "# a file\nwords"])
+def test_a_word_before_a_conv_block_is_no_let(word):
+    assert errors(f"{word}\n{spec()[len('let n = 8') :].replace('[n,', '[n=8,')}") == [
+        "a file has `let NAME = SIZE` and `conv NAME { ... }`"
+    ]
 
 
 def test_a_brace_that_closes_too_early():

@@ -57,8 +57,9 @@ def test_an_old_name_is_warned_of_each_time(tmp_path, monkeypatch):
     monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path))
     spec = driver.Spec(SPEC.format(c=64, of="", more="", strategy="implicit_gemm { kernel gather }"))
     for ask in (requests.check_all, requests.check_all, requests.compile_all, requests.compile_all):
-        with pytest.warns(RenamedWarning, match="`kernel gather` of implicit_gemm is now `kernel mma_gemm`"):
+        with pytest.warns(RenamedWarning, match="`kernel gather` of implicit_gemm is now `kernel mma_gemm`") as found:
             assert ask(spec)
+        assert [w.filename for w in found] == [__file__]
 
 
 def test_every_present_name_exists():
@@ -71,7 +72,8 @@ def test_every_present_name_exists():
 
 
 def test_a_strategy_asked_for_beside_the_spec():
-    with pytest.warns(RenamedWarning, match="`tma_patch` is now `tma_halo`"):
+    with pytest.warns(RenamedWarning, match="`tma_patch` is now `tma_halo`") as found:
         assert (
             driver.Spec(SPEC.format(c=64, of="", more="", strategy="auto"), strategy="tma_patch").strategy == "tma_halo"
         )
+    assert [w.filename for w in found] == [__file__]

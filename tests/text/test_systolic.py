@@ -225,12 +225,14 @@ def test_simulate_shows_every_convolution(capsys):
     "arguments, message",
     [
         (["--word", "7"], "word 7: its elements must divide the array's 128 rows"),
-        (["--array", "1"], "array 1: 2 to 4096 rows are possible"),
-        (["--tiles", "3", "--only", "conv1_2"], "tiles 3: 1 to 2 are possible, for 64 channels and 9 taps on 128 rows"),
-        (["--array", "1000000000"], "'1000000000' is not a whole number up to 4096"),
+        (["--array", "1"], "argument --array: '1' is not a whole number from 2 to 4096"),
+        (["--word", "0"], "argument --word: '0' is not a whole number from 1 to 4096"),
+        (["--tiles", "3", "--only", "conv1_2"],
+         "conv1_2: tiles 3: 1 to 2 are possible, for 64 channels and 9 taps on 128 rows\nhint: `auto` "),
+        (["--array", "1000000000"], "'1000000000' is not a whole number from 2 to 4096"),
         (["--tiles", "some"], "'some' is neither a whole number"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_simulated(arguments, message, capsys):
     assert main(["simulate", "specs/vgg16.conv", *arguments]) == 2
     assert message in capsys.readouterr().err
@@ -239,7 +241,7 @@ def test_what_cannot_be_simulated(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ("h=100000, w=100000, c=64", "47302260 steps are too many to simulate: "),
+        ("h=100000, w=100000, c=64", "a: 47302260 steps are too many to simulate: "),
         ("h=8, w=8, c=1000000", "9000000 rows of the filter are too many to simulate: "),
     ],
 )
