@@ -125,6 +125,9 @@ class Kernel(Generic[C, L]):
     prologues: ClassVar[bool] = False
     #: Whether it computes in f64.
     doubles: ClassVar[bool] = False
+    #: What `refine` leaves of the time of the fastest of `space`, at least: searches for the fastest of several kernels
+    #: rest on it.
+    refined: ClassVar[float] = 1.0
     #: Dims whose sizes it takes from a call: none, those of `IMAGES`, or `ANY_SIZES`.
     dynamic: ClassVar[frozenset[str]] = frozenset()
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush, merge
-from itertools import tee
+from itertools import chain, tee
 from operator import attrgetter
 from typing import Any
 
@@ -37,12 +37,48 @@ class Timed:
     layout: Layout
 
 
+class _Space(Iterator[Timed]):
+    """A kernel's space, the fastest first, by branch and bound: what a part has is made and timed when all that are
+    known to be faster than any of it have come.  What takes as long comes in the space's order."""
+
+    def __init__(self, kernel: AnyKernel, parts: Iterable[Part[Any]]) -> None:
+        self._kernel = kernel
+        self._queue: list[tuple[float, tuple[int, ...], Part[Any] | Layout]]
+        self._queue = [(part.least, (i,), part) for i, part in enumerate(parts)]
+        heapify(self._queue)
+
+    @property
+    def least(self) -> float:
+        """Microseconds that nothing goes below that is still to come; infinite where nothing is."""
+        return self._queue[0][0] if self._queue else math.inf
+
+    def step(self) -> Timed | None:
+        """Make what a part has, or take a layout: the one of which least is expected."""
+        us, place, first = heappop(self._queue)
+        if not isinstance(first, Part):
+            return Timed(us, first)
+        for i, each in enumerate(first.within):
+            us = each.least if isinstance(each, Part) else self._kernel.time(each)
+            heappush(self._queue, (us, (*place, i), each))
+        return None
+
+    def __next__(self) -> Timed:
+        while self._queue:
+            if timed := self.step():
+                return timed
+        raise StopIteration
+
+
 class Search:
     """A kernel's configurations for one problem on one target that go with the options that are `fixed`."""
 
     def __init__(self, kernel: AnyKernel, problem: ConvProblem, target: Target, fixed: Options) -> None:
         self.kernel, self.problem, self.target, self.fixed = kernel, problem, target, fixed
         self._checked: dict[object, tuple[Obstacle, ...]] = {}  # by configuration
+        # what `approach` has told, and where it goes on
+        self._least: float | None = None
+        self._begun: _Space | None = None
+        self._ahead: list[Timed] = []
 
     @cached_property
     def unserved(self) -> tuple[Obstacle, ...]:
@@ -89,26 +125,14 @@ class Search:
         layouts = (layout for part in self._parts for layout in part.layouts)
         return any(not self.kernel.illegal(layout) for layout in layouts) or self.best is not None
 
-    def _all(self) -> Iterator[Timed]:
+    def _all(self, space: Iterable[Timed] | None = None) -> Iterator[Timed]:
         """Every configuration, the fastest first.  They are not kept: thousands of layouts a search are a burden."""
-        space, best = tee(self._space())
+        space, best = tee(self._space() if space is None else space)
         more = self.kernel.refine((t.layout for t in self._legal(best)), self.fixed)
         return _distinct(merge(space, self._timed(more), key=_us))
 
-    def _space(self) -> Iterator[Timed]:
-        """The kernel's space, the fastest first, by branch and bound: what a part has is made and timed when all
-        that are known to be faster than any of it have come.  What takes as long comes in the space's order."""
-        queue: list[tuple[float, tuple[int, ...], Part[Any] | Layout]]
-        queue = [(part.least, (i,), part) for i, part in enumerate(self._parts)]
-        heapify(queue)
-        while queue:
-            us, place, first = heappop(queue)
-            if isinstance(first, Part):
-                for i, each in enumerate(first.within):
-                    us = each.least if isinstance(each, Part) else self.kernel.time(each)
-                    heappush(queue, (us, (*place, i), each))
-            else:
-                yield Timed(us, first)
+    def _space(self) -> _Space:
+        return _Space(self.kernel, self._parts)
 
     def _timed(self, layouts: Iterable[Layout]) -> list[Timed]:
         return sorted((Timed(self.kernel.time(layout), layout) for layout in layouts), key=_us)
@@ -131,6 +155,39 @@ class Search:
         """The first of `ranked`; None where no configuration is legal."""
         with _no_collections():
             return next(self.ranked(), None)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the best is known."""
+        return "best" in vars(self)
+
+    @property
+    def least(self) -> float:
+        """Microseconds that no configuration goes below, as far as is known; those of the best where it is settled."""
+        if self.settled:
+            return self.us
+        if self._least is None:
+            self._begun = self._space()
+            self._least = self._begun.least * self.kernel.refined
+        return self._least
+
+    def approach(self, limit: float) -> None:
+        """Look on for the best until it is known, or known to take `limit` microseconds or more."""
+        if self._begun is None:
+            self._begun = self._space()
+        with _no_collections():
+            while not self.settled and self._begun.least < math.inf:
+                if timed := self._begun.step():
+                    self._ahead.append(timed)
+                    if not self._obstacles_of(timed.layout):
+                        vars(self)["best"] = next(self._legal(self._all(chain(self._ahead, self._begun))), None)
+                self._least = self._begun.least * self.kernel.refined
+                if self._least >= limit:
+                    break
+
+    def rest(self) -> None:
+        """Forget what has been looked at, thousands of layouts, but for what it told."""
+        self._begun, self._ahead = None, []
 
     @cached_property
     def obstacles(self) -> tuple[Obstacle, ...]:
@@ -185,7 +242,23 @@ class Search:
         return self._legal(self._timed(v for t in ranked for v in self.kernel.variants(t.layout)))
 
 
-_us = attrgetter("us")
+#: Of two searches for the fastest, the nearer one goes on until it is so many times as far as the other.
+AHEAD = 1.05
+
+
+def fastest(searches: Sequence[Search]) -> Search | None:
+    """The search whose best takes the least time; None where no cost model tells.  Others are looked through as far as
+    it takes to know that they are slower."""
+    found = min(searches, key=_least)
+    while not found.settled and found.least < math.inf:
+        found.approach(AHEAD * min((s.least for s in searches if s is not found), default=math.inf))
+        found = min(searches, key=_least)
+    for s in searches:
+        s.rest()
+    return found if found.least < math.inf else None
+
+
+_us, _least = attrgetter("us"), attrgetter("least")
 
 
 def _distinct(ranked: Iterable[Timed]) -> Iterator[Timed]:

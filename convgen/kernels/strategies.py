@@ -69,7 +69,10 @@ class Strategy:
         return [look(row.kernel, problem, target, fixed) for row in rows]
 
     def _best(self, problem: ConvProblem, target: Target, options: Options) -> Search:
-        return min(self.searches(problem, target, options), key=lambda s: (s.best is None, s.us))
+        from convgen.kernels.search import fastest
+
+        searches = self.searches(problem, target, options)
+        return fastest(searches) or min(searches, key=lambda s: s.best is None)
 
     def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
         """Every constraint that fails; empty where the strategy serves the problem with these options.

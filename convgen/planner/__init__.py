@@ -63,15 +63,31 @@ def untuned(problem: ConvProblem, target: Target, strategy: str, options: Option
             serving.append(candidate)
     if not serving:
         raise CannotServe(rejected)
-    asked = {s.name: s.estimate(problem, target, {}) for s in serving if hasattr(s, "estimate")}
-    estimates = {name: us for name, us in asked.items() if us < math.inf}
+    estimates = _estimates(serving, problem, target)
     if not estimates:
         passed = f"; {', '.join(rejected)} cannot serve" if rejected else ""
         return Choice(serving[0], {}, f"auto: the first that serves{passed}", rejected)
-    best = min(estimates, key=lambda name: estimates[name])
-    others = ", ".join(f"{name} {us:.1f} us" for name, us in estimates.items() if name != best)
-    reason = f"auto: {estimates[best]:.1f} us by the cost model" + (f" ({others})" if others else "")
+    best = min((name for name, (_, exact) in estimates.items() if exact), key=lambda name: estimates[name][0])
+    others = ", ".join(
+        f"{name} {'' if exact else 'at least '}{us:.1f} us" for name, (us, exact) in estimates.items() if name != best
+    )
+    reason = f"auto: {estimates[best][0]:.1f} us by the cost model" + (f" ({others})" if others else "")
     return Choice(strategies.load(best), {}, reason, rejected)
+
+
+def _estimates(serving: Sequence[Strategy], problem: ConvProblem, target: Target) -> dict[str, tuple[float, bool]]:
+    """Microseconds by strategy, of those that have a cost model, and whether the strategy takes so many: of those that
+    are slower than another, it is enough to know that."""
+    from convgen.kernels.search import fastest
+
+    searches = {s.name: s.searches(problem, target, {}) for s in serving}
+    if problem.sums:  # launches behind the kernel add them up, which a search does not count
+        found = {s.name: (s.estimate(problem, target, {}), True) for s in serving}
+    else:
+        fastest([search for own in searches.values() for search in own])
+        nearest = {name: min(own, key=lambda s: s.least) for name, own in searches.items()}
+        found = {name: (search.least, search.settled) for name, search in nearest.items()}
+    return {name: (us, exact) for name, (us, exact) in found.items() if us < math.inf}
 
 
 def serving(problem: ConvProblem, target: Target) -> list[str]:

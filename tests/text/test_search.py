@@ -14,7 +14,8 @@ from problems import make
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import AnyKernel, Options, Part
 from convgen.kernels.registry import kernel
-from convgen.kernels.search import search
+from convgen.kernels.search import Search, fastest, search
+from convgen.planner import untuned
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
@@ -58,6 +59,32 @@ def test_no_layout_takes_less_than_the_bound_of_its_part(name: str, data: st.Dat
     assume(not row.unserved(problem, TARGET, {}))
     for part in itertools.islice(row.parts(problem, TARGET, {}), first, None, 31):
         assert part.least <= least_time(row, part)
+
+
+#: Kernels that are compared with one another.
+COMPARED = (*BOUNDED, "mma_gemm", "mma_wgrad", "depthwise_stream", "stem_wgmma", "direct")
+
+
+@settings(max_examples=25)
+@given(problem=problems(("fprop", "dgrad", "wgrad")))
+def test_the_fastest_of_several_kernels_is_found_by_what_the_others_do_not_go_below(problem: ConvProblem) -> None:
+    serving = [row for name in COMPARED if search(row := kernel(name), problem, TARGET, {}).serves]
+    assume(serving)
+    looked_at, whole = ([Search(row, problem, TARGET, {}) for row in serving] for _ in range(2))
+    found, least = fastest(looked_at), min(s.us for s in whole)
+    assert (found.us if found else math.inf) == least
+    for some, all_ in zip(looked_at, whole, strict=True):
+        assert some.least <= all_.us, some.kernel.name
+        assert not some.settled or some.best == all_.best
+
+
+def test_kernels_that_are_slower_for_sure_are_not_looked_through() -> None:
+    """A first layer: tma_halo copies x, for longer than a stem takes."""
+    problem = make("fprop", 8, 3, 24, (224, 224), (3, 3), stride=2, pad=1)
+    searches = [Search(kernel(name), problem, TARGET, {}) for name in ("tma_halo", "tma_im2col", "stem_wgmma")]
+    assert fastest(searches) is searches[2]
+    assert [s.settled for s in searches] == [False, False, True]
+    assert "tma_halo at least " in untuned(problem, TARGET, "auto", {}).reason
 
 
 #: Options that the bounds hold with, or must not be asked for with.

@@ -36,7 +36,7 @@ def demands(layout: Layout) -> dict[str, Any]:
 def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
     """Configurations that go with fixed options; where none of them runs, the first of what the options ask for."""
     yield from _parts(problem, target, fixed)
-    yield Part(0.0, _instead(problem, target, fixed))
+    yield Part(math.inf, _instead(problem, target, fixed))
 
 
 def _instead(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:

@@ -42,6 +42,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     name = "tma_im2col"
     paddings = frozenset(Padding)
     config = Config
+    refined = 0.7
     slices = base.ANY_SLICES
     further = True
     prologues = True

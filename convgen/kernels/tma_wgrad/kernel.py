@@ -36,6 +36,7 @@ class TmaWgrad(base.Kernel[Config, Layout]):
     paddings = frozenset(Padding) - {Padding.NAN}
     further = True
     config = Config
+    refined = 0.8
     slices = frozenset("xy")
 
     def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
