@@ -64,10 +64,10 @@ _PARTS = {"atomic": "CONVGEN_ATOMICS", "matrix_x": "CONVGEN_MATRICES", "mma_m16"
 #: Families of functions, of which a source is compiled with those that it names: by the macro that makes those of one
 #: number, their names, and the numbers that there are (wgmma's n: PTX ISA, "wgmma.mma_async").
 _FAMILIES = {
-    "CONVGEN_TMA_TILE": (re.compile(r"\btma_(?:load|store)_tile_(\d)d"), range(2, 6)),
-    "CONVGEN_TMA_IM2COL": (re.compile(r"\btma_load_im2col_(\d)d"), range(3, 6)),
-    "CONVGEN_WGMMA_f32": (re.compile(r"\bwgmma_m64n(\d+)k\d+_f32_"), range(8, 257, 8)),
-    "CONVGEN_WGMMA_s32": (re.compile(r"\bwgmma_m64n(\d+)k\d+_s32_"), (8, 24, *range(16, 257, 16))),
+    "CONVGEN_TMA_TILE": (re.compile(r"tma_(?:load|store)_tile_(\d)d"), range(2, 6)),
+    "CONVGEN_TMA_IM2COL": (re.compile(r"tma_load_im2col_(\d)d"), range(3, 6)),
+    "CONVGEN_WGMMA_f32": (re.compile(r"wgmma_m64n(\d+)k\d+_f32_"), range(8, 257, 8)),
+    "CONVGEN_WGMMA_s32": (re.compile(r"wgmma_m64n(\d+)k\d+_s32_"), (8, 24, *range(16, 257, 16))),
 }
 
 
