@@ -59,15 +59,15 @@ _FAMILY_ONLY = {
 #: What a kernel's library is linked with.  C's own libraries are in the process that loads it: without them the linker
 #: takes half of its time.
 _LIBRARIES = {"gcc": ("-nodefaultlibs", "-lgcc"), "clang": ()}
-#: Parts of the header that a source is compiled with where it has a word.
-_PARTS = {"atomic": "CONVGEN_ATOMICS", "matrix_x": "CONVGEN_MATRICES", "mma_m16": "CONVGEN_MMAS"}
+#: Parts of the header, after CONVGEN_, that a source is compiled with where it has a word.
+_PARTS = {"atomic": "ATOMICS", "matrix_x": "MATRICES", "mma_m16": "MMAS"}
 #: Families of functions, of which a source is compiled with those that it names: by the macro that makes those of one
 #: number, their names, and the numbers that there are (wgmma's n: PTX ISA, "wgmma.mma_async").
 _FAMILIES = {
-    "CONVGEN_TMA_TILE": (re.compile(r"tma_(?:load|store)_tile_(\d)d"), range(2, 6)),
-    "CONVGEN_TMA_IM2COL": (re.compile(r"tma_load_im2col_(\d)d"), range(3, 6)),
-    "CONVGEN_WGMMA_f32": (re.compile(r"wgmma_m64n(\d+)k\d+_f32_"), range(8, 257, 8)),
-    "CONVGEN_WGMMA_s32": (re.compile(r"wgmma_m64n(\d+)k\d+_s32_"), (8, 24, *range(16, 257, 16))),
+    "TMA_TILE": (re.compile(r"tma_(?:load|store)_tile_(\d)d"), range(2, 6)),
+    "TMA_IM2COL": (re.compile(r"tma_load_im2col_(\d)d"), range(3, 6)),
+    "WGMMA_f32": (re.compile(r"wgmma_m64n(\d+)k\d+_f32_"), range(8, 257, 8)),
+    "WGMMA_s32": (re.compile(r"wgmma_m64n(\d+)k\d+_s32_"), (8, 24, *range(16, 257, 16))),
 }
 
 
@@ -211,10 +211,10 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool, explains: 
         "-Wl,-undefined,dynamic_lookup" if platform.system() == "Darwin" else "-Wl,-Bsymbolic",
         "-DCONVGEN_EMULATE",
     ]  # fmt: skip
-    lines = [f"#define {part}" for word, part in _PARTS.items() if word in source]
+    lines = [f"#define CONVGEN_{part}" for word, part in _PARTS.items() if word in source]
     lines += ['#include "convgen_emulator.h"']
     for macro, (names, numbers) in _FAMILIES.items():
-        lines += [f"{macro}({n})" for n in sorted(set(map(int, names.findall(source)))) if n in numbers]
+        lines += [f"CONVGEN_{macro}({n})" for n in sorted(set(map(int, names.findall(source)))) if n in numbers]
     lines += [f'#include "{place}"', "u8 shared_memory[1];"]
     lines += [f"CONVGEN_ENTRY({name}, {bounds(source, name)})" for name in entries]
     entry = "\n".join(lines) + "\n"
