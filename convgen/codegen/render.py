@@ -17,7 +17,6 @@ from convgen.ir.problem import ConvProblem
 from convgen.resources import directory
 
 _BLANK_RUN = re.compile(r"\n{3,}")
-_TRAILING = re.compile(r"[ \t]+\n")
 _INDENTED_DIRECTIVE = re.compile(r"^[ \t]+#", re.MULTILINE)
 
 
@@ -141,5 +140,6 @@ def _types_used(env: jinja2.Environment, text: str, plan: Plan) -> str:
 
 def tidy(text: str) -> str:
     """No blanks at the ends of lines, no runs of blank lines, directives at the margin."""
-    text = _INDENTED_DIRECTIVE.sub("#", _TRAILING.sub("\n", text))
+    lines = "\n".join(line.rstrip(" \t") for line in text.split("\n"))
+    text = _INDENTED_DIRECTIVE.sub("#", lines)
     return _BLANK_RUN.sub("\n\n", text).strip() + "\n"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy
 
     from convgen.emulator.native import Buffer
+    from convgen.emulator.steps import Emulation
     from convgen.ir.plan import Step, Workspace
 
 __all__ = ["EmulationError", "Finding", "NoHostCompiler", "emulate"]
@@ -45,17 +46,42 @@ def emulate(
     cores to use.  `progress(done, total)` counts a launch's blocks; an exception that it raises ends the
     emulation.  `checks=False` computes without checking.  Raises EmulationError, NoHostCompiler.
     """
-    from convgen.emulator import steps as run
+    from convgen.emulator import trace
     from convgen.emulator.compiler import kernel_library
     from convgen.emulator.declared import instruction_findings
-    from convgen.emulator.native import Buffer
-    from convgen.ir.plan import Fill, Launch
+    from convgen.emulator.steps import Emulation, Trapped
+    from convgen.ir.plan import Launch
 
     entries = sorted({step.entry for step in steps if isinstance(step, Launch)})
     if checks and (findings := [*instruction_findings(source)]):
         raise EmulationError(", ".join(entries), findings, seed)
-    library = kernel_library(source, entries, checks)
-    emulation = run.Emulation(library, source, seed, sms, threads, checks, progress)
+
+    def run(explains: bool) -> None:
+        library = kernel_library(source, entries, checks, explains)
+        _run(Emulation(library, source, seed, sms, threads, checks, progress), steps, buffers, workspaces)
+
+    recorded = trace.at_hand() is not None  # what happened is told once
+    try:
+        return run(explains=recorded)
+    except Trapped as e:
+        if recorded:
+            raise
+        trapped = e
+    run(explains=True)
+    raise trapped
+
+
+def _run(
+    emulation: Emulation,
+    steps: Sequence[Step],
+    buffers: Mapping[str, numpy.ndarray],
+    workspaces: Sequence[Workspace],
+) -> None:
+    """The steps one after another, on memory of their own."""
+    from convgen.emulator.native import Buffer
+    from convgen.emulator.steps import fill, gemm
+    from convgen.ir.plan import Fill, Launch
+
     memory: dict[str, Buffer] = {}
     try:
         for name, array in buffers.items():
@@ -69,9 +95,9 @@ def emulate(
             if isinstance(step, Launch):
                 emulation.launch(step, memory)
             elif isinstance(step, Fill):
-                run.fill(step, memory)
+                fill(step, memory)
             else:
-                run.gemm(step, memory)
+                gemm(step, memory)
         for name, array in buffers.items():
             _write_back(array, _rows(memory[name], array))
     finally:

@@ -38,6 +38,8 @@ _UNDEFINED = (
     "-fsanitize=bounds,alignment,signed-integer-overflow,integer-divide-by-zero,shift-exponent",
     "-fno-sanitize-recover=undefined",
 )
+#: A trap instead of a report is an eighth less to compile.
+_TRAPS = {"gcc": ("-fsanitize-undefined-trap-on-error",), "clang": ("-fsanitize-trap=undefined",)}
 #: What makes a compiler call the runtime for each access to memory, by family.
 _OUTLINED = {
     "gcc": ("--param=asan-instrumentation-with-call-threshold=0", "--param=asan-stack=0", "--param=asan-globals=0"),
@@ -57,9 +59,16 @@ _FAMILY_ONLY = {
 #: What a kernel's library is linked with.  C's own libraries are in the process that loads it: without them the linker
 #: takes half of its time.
 _LIBRARIES = {"gcc": ("-nodefaultlibs", "-lgcc"), "clang": ()}
-#: wgmma's n by the type of its sums (PTX ISA, "wgmma.mma_async").
-_WGMMA_N = {"f32": range(8, 257, 8), "s32": (8, 24, *range(16, 257, 16))}
-_WGMMA = re.compile(r"\bwgmma_m64n(\d+)k\d+_([fs]32)_")
+#: Parts of the header, after CONVGEN_, that a source is compiled with where it has a word.
+_PARTS = {"atomic": "ATOMICS", "matrix_x": "MATRICES", "mma_m16": "MMAS"}
+#: Families of functions, of which a source is compiled with those that it names: by the macro that makes those of one
+#: number, their names, and the numbers that there are (wgmma's n: PTX ISA, "wgmma.mma_async").
+_FAMILIES = {
+    "TMA_TILE": (re.compile(r"tma_(?:load|store)_tile_(\d)d"), range(2, 6)),
+    "TMA_IM2COL": (re.compile(r"tma_load_im2col_(\d)d"), range(3, 6)),
+    "WGMMA_f32": (re.compile(r"wgmma_m64n(\d+)k\d+_f32_"), range(8, 257, 8)),
+    "WGMMA_s32": (re.compile(r"wgmma_m64n(\d+)k\d+_s32_"), (8, 24, *range(16, 257, 16))),
+}
 
 
 @dataclass(frozen=True)
@@ -179,9 +188,10 @@ def runtime_library() -> Path:
     return library
 
 
-def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
+def kernel_library(source: str, entries: Sequence[str], checks: bool, explains: bool = False) -> Path:
     """A generated source as a shared library with one `convgen_call_<entry>` an entry, and the numbers of its
-    `declared.bounds`, `convgen_bounds_<entry>`.
+    `declared.bounds`, `convgen_bounds_<entry>`.  What C++ leaves undefined ends in a trap (`steps.Trapped`), or, where
+    it `explains`, in a report.
 
     CONVGEN_EMULATOR_DEBUG names a folder to put the source in, for a debugger to find.  Raises EmulationError with
     the compiler's words where the source is no C++, NoHostCompiler, and UsageError where the folder is none.
@@ -190,19 +200,21 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
     runtime_library()  # who cannot compile that is not asked what it thinks of a kernel
     place, symbols = SOURCE, ["-g1", "-gdwarf-4"]
     if debug := os.environ.get("CONVGEN_EMULATOR_DEBUG"):
-        place, symbols = os.path.abspath(os.path.join(debug, SOURCE)), ["-g"]
+        place, symbols, explains = os.path.abspath(os.path.join(debug, SOURCE)), ["-g"], True
         write_all({Path(place): source.encode()}, hint="CONVGEN_EMULATOR_DEBUG names another folder")
     sanitizers = ["-fsanitize=kernel-address", *_OUTLINED[compiler.family], *_UNDEFINED] if checks else []
+    if checks and not explains:
+        sanitizers += _TRAPS[compiler.family]
     flags = [
         *_COMMON, *_LEVEL, *symbols, *_FAMILY_ONLY[compiler.family], *sanitizers,
         "-fno-exceptions", "-ftrivial-auto-var-init=pattern",
         "-Wl,-undefined,dynamic_lookup" if platform.system() == "Darwin" else "-Wl,-Bsymbolic",
         "-DCONVGEN_EMULATE",
     ]  # fmt: skip
-    named = sorted({(kind, int(n)) for n, kind in _WGMMA.findall(source)})
-    lines = ["#define CONVGEN_ATOMICS"] if "atomic" in source else []
+    lines = [f"#define CONVGEN_{part}" for word, part in _PARTS.items() if word in source]
     lines += ['#include "convgen_emulator.h"']
-    lines += [f"CONVGEN_WGMMA_{kind}({n})" for kind, n in named if n in _WGMMA_N[kind]]
+    for macro, (names, numbers) in _FAMILIES.items():
+        lines += [f"CONVGEN_{macro}({n})" for n in sorted(set(map(int, names.findall(source)))) if n in numbers]
     lines += [f'#include "{place}"', "u8 shared_memory[1];"]
     lines += [f"CONVGEN_ENTRY({name}, {bounds(source, name)})" for name in entries]
     entry = "\n".join(lines) + "\n"

@@ -25,6 +25,10 @@ from convgen.ir.plan import Fill, Gemm, Launch, Param, launch_grid
 Buffers = Mapping[str, native.Buffer]
 
 
+class Trapped(EmulationError):
+    """A kernel ran into a trap: it does what C++ leaves undefined, and a library that explains says what."""
+
+
 @dataclass(frozen=True)
 class Emulation:
     """What holds for every launch of one call of `emulate`."""
@@ -85,8 +89,8 @@ class Emulation:
                 status = native.runtime().convgen_emulator_run(ctypes.byref(request), ctypes.byref(found))
             if failure:
                 raise failure[0]
-            if status == 1:
-                raise EmulationError(step.entry, self._findings(found), self.seed)
+            if status in (1, 3):
+                raise (Trapped if status == 3 else EmulationError)(step.entry, self._findings(found), self.seed)
         finally:
             if found.value:
                 native.runtime().convgen_emulator_free(found)

@@ -14,6 +14,7 @@ import pytest
 from handwritten import KERNELS, run, tiled, whole_source
 
 from convgen.emulator import EmulationError
+from convgen.emulator.trace import recording
 
 WRONG = sorted((KERNELS / "wrong").glob("*.cu"))
 SEEDS = (0, 1, 2, 3)
@@ -52,6 +53,12 @@ def test_found_at_its_line(path: Path):
         found = {(f.kind, f.line) for f in error.value.findings}
         assert found & expected(source), error.value
         assert all(f.source_line in source for f in error.value.findings)
+
+
+def test_what_is_undefined_is_recorded_once():
+    with recording() as launches, pytest.raises(EmulationError, match="overflow"):
+        emulate(KERNELS / "wrong" / "offset_overflows.cu", fixed=False, seed=0)
+    assert len(launches) == 1
 
 
 @pytest.mark.parametrize("path", WRONG, ids=lambda p: p.stem)

@@ -132,7 +132,7 @@ inline T __ldg(const T* p) {
   return *p;
 }
 
-// Few kernels have atomic operations: who has none is compiled without them (compiler.py).
+// What follows an #ifdef, few kernels have: who has none is compiled without it (compiler.py).
 #if defined(CONVGEN_ATOMICS) || defined(CONVGEN_EMULATOR_RUNTIME)
 void atomics_order();  // what other blocks see may follow from this atomic operation
 
@@ -309,6 +309,7 @@ inline void setmaxnreg_inc(CONVGEN_LINE) {
   convgen_emulator::setmaxnreg(registers, true, line);
 }
 
+#ifdef CONVGEN_MATRICES
 #define CONVGEN_LDMATRIX(SUFFIX, TRANSPOSED)                         \
   inline void ldmatrix_x1##SUFFIX(u32(&r)[1], u32 a, CONVGEN_LINE) { \
     convgen_emulator::ldmatrix(r, 1, TRANSPOSED, a, line);           \
@@ -336,7 +337,9 @@ CONVGEN_LDMATRIX(_trans, true)
   }
 CONVGEN_STMATRIX(, false)
 CONVGEN_STMATRIX(_trans, true)
+#endif
 
+#ifdef CONVGEN_MMAS
 #define CONVGEN_MMA(K, D, C, A, B, A_REGS)                                                                \
   inline void mma_m16n8k##K##_##D##_##A##_##B(C(&d)[4], const u32(&a)[A_REGS], const u32(&b)[A_REGS / 2], \
                                               CONVGEN_LINE) {                                             \
@@ -354,6 +357,7 @@ CONVGEN_MMA(32, f32, float, e4m3, e4m3, 4)
 CONVGEN_MMA(32, f32, float, e4m3, e5m2, 4)
 CONVGEN_MMA(32, f32, float, e5m2, e4m3, 4)
 CONVGEN_MMA(32, f32, float, e5m2, e5m2, 4)
+#endif
 
 // ---- PTX: barriers ---------------------------------------------------------------------------------------
 
@@ -432,6 +436,8 @@ void prefetch_tensormap(const TensorMap* map, CONVGEN_LINE);
 #define CONVGEN_OFFSET_VALUES_4 o0, o1
 #define CONVGEN_OFFSET_VALUES_5 o0, o1, o2
 
+// The functions of one rank; and so below those of one n of wgmma.  A source is compiled with those that it names
+// (compiler.py): all of them are half of this header.
 #define CONVGEN_TMA_TILE(RANK)                                                                                   \
   inline void tma_load_tile_##RANK##d(u32 destination, const TensorMap* map, u32 barrier, CONVGEN_COORDS_##RANK, \
                                       CONVGEN_LINE) {                                                            \
@@ -447,10 +453,6 @@ void prefetch_tensormap(const TensorMap* map, CONVGEN_LINE);
     const int coords[] = {CONVGEN_VALUES_##RANK};                                                                \
     convgen_emulator::tma_store(map, source, RANK, coords, line);                                                \
   }
-CONVGEN_TMA_TILE(2)
-CONVGEN_TMA_TILE(3)
-CONVGEN_TMA_TILE(4)
-CONVGEN_TMA_TILE(5)
 
 #define CONVGEN_TMA_IM2COL(RANK)                                                                                   \
   inline void tma_load_im2col_##RANK##d(u32 destination, const TensorMap* map, u32 barrier, CONVGEN_COORDS_##RANK, \
@@ -466,9 +468,6 @@ CONVGEN_TMA_TILE(5)
     const u16 offsets[] = {CONVGEN_OFFSET_VALUES_##RANK};                                                          \
     convgen_emulator::tma_load(destination, map, barrier, RANK, coords, offsets, blocks, line);                    \
   }
-CONVGEN_TMA_IM2COL(3)
-CONVGEN_TMA_IM2COL(4)
-CONVGEN_TMA_IM2COL(5)
 
 // ---- PTX: wgmma ------------------------------------------------------------------------------------------
 
@@ -512,8 +511,7 @@ inline void wgmma_wait_group(CONVGEN_LINE) {
                                                     CONVGEN_LINE) {                                             \
     CONVGEN_WGMMA_BODY(N, 16, A, A, 0, b_major, a, 0)                                                           \
   }
-// The functions of one n, by the type of the sums.  A source is compiled with those that it names (compiler.py): all of
-// them are half of this header.
+// The functions of one n, by the type of the sums.
 #define CONVGEN_WGMMA_s32(N) CONVGEN_WGMMA(N, 32, s32, int, s8, s8)
 #define CONVGEN_WGMMA_f32(N)                   \
   CONVGEN_WGMMA_16(N, f16)                     \
@@ -529,14 +527,15 @@ inline void wgmma_wait_group(CONVGEN_LINE) {
 namespace convgen_emulator {
 // Calls a kernel with its parameters, each given by address.  Being a constructor, it can be called with braces, which
 // take the addresses in order.
+#define CONVGEN_UNCHECKED __attribute__((no_sanitize("kernel-address", "undefined")))
 struct Call {
   template <class... T>
-  Call(void (*kernel)(T...), T&... parameters) {
+  CONVGEN_UNCHECKED Call(void (*kernel)(T...), T&... parameters) {
     kernel(parameters...);
   }
 };
 template <class... T>
-inline void call(void (*kernel)(T...), void** parameters) {
+CONVGEN_UNCHECKED inline void call(void (*kernel)(T...), void** parameters) {
   Call{kernel, *static_cast<T*>(*parameters++)...};
 }
 }  // namespace convgen_emulator

@@ -160,12 +160,13 @@ struct SourceLocation {
 
 // ---- faults ----------------------------------------------------------------------------------------------
 
-static struct sigaction previous[3];
-constexpr int fault_signals[3] = {SIGSEGV, SIGBUS, SIGFPE};
+constexpr int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
+constexpr int fault_signal_count = sizeof fault_signals / sizeof *fault_signals;
+static struct sigaction previous[fault_signal_count];
 
 static void on_fault(int signal, siginfo_t* info, void*) {
   if (!current) {  // not the kernel's: as it would have been
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < fault_signal_count; ++i) {
       if (fault_signals[i] == signal) sigaction(signal, &previous[i], nullptr);
     }
     return;
@@ -175,6 +176,10 @@ static void on_fault(int signal, siginfo_t* info, void*) {
   sigaddset(&blocked, signal);
   pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
   const u64 address = u64(info->si_addr);
+  if (signal == SIGILL || signal == SIGTRAP) {  // how processors trap
+    machine->report->trapped = true;
+    fatal("trap", 0, "executes an instruction that ends the program", address - u64(image_base(info->si_addr)));
+  }
   if (signal == SIGFPE) fatal("arithmetic", current->wait.line, "divides by zero");
   if (address >= u64(current->stack) - 65536 && address < u64(current->stack))
     fatal("stack", 0, "the thread's local variables do not fit its stack");
@@ -190,14 +195,14 @@ struct FaultHandlers {
       action.sa_sigaction = on_fault;
       action.sa_flags = SA_SIGINFO | SA_ONSTACK;
       sigemptyset(&action.sa_mask);
-      for (int i = 0; i < 3; ++i) sigaction(fault_signals[i], &action, &previous[i]);
+      for (int i = 0; i < fault_signal_count; ++i) sigaction(fault_signals[i], &action, &previous[i]);
     }
     pthread_mutex_unlock(&mutex);
   }
   ~FaultHandlers() {
     pthread_mutex_lock(&mutex);
     if (--users == 0) {
-      for (int i = 0; i < 3; ++i) sigaction(fault_signals[i], &previous[i], nullptr);
+      for (int i = 0; i < fault_signal_count; ++i) sigaction(fault_signals[i], &previous[i], nullptr);
     }
     pthread_mutex_unlock(&mutex);
   }

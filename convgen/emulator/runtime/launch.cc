@@ -117,7 +117,7 @@ static void* work_beside(void* work) {
 
 using namespace convgen_emulator;
 
-// 0: all ran; 1: there are findings, as JSON in `*findings`; 2: progress() gave up.
+// 0: all ran; 1: there are findings, as JSON in `*findings`; 2: progress() gave up; 3: a finding is a trap.
 CONVGEN_EXPORT int convgen_emulator_run(const Request* request, char** findings) {
   Work work(request);
   *findings = nullptr;
@@ -139,7 +139,7 @@ CONVGEN_EXPORT int convgen_emulator_run(const Request* request, char** findings)
   }
   if (!work.report.empty()) {
     *findings = strdup(work.report.json().c_str());
-    return 1;
+    return work.report.trapped ? 3 : 1;
   }
   if (!work.interrupted) tell(work);
   return work.interrupted ? 2 : 0;

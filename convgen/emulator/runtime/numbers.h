@@ -21,16 +21,13 @@ constexpr Format e5m2_format{5, 2, 0x7b, 0x7b, 0x7f};
 
 inline float decode(const Format& f, u32 bits) {
   const u32 magnitude = bits & (f.sign() - 1);
-  const int exponent = int(magnitude >> f.mantissa_bits);
   const u32 mantissa = magnitude & ((1u << f.mantissa_bits) - 1);
   float v;
   if (magnitude > f.largest) {
     const bool infinite = mantissa == 0 && f.mantissa_bits != 3;
     v = infinite ? INFINITY : NAN;
-  } else if (exponent == 0) {
-    v = ldexpf(float(mantissa), 1 - f.bias() - f.mantissa_bits);
-  } else {
-    v = ldexpf(float(mantissa | 1u << f.mantissa_bits), exponent - f.bias() - f.mantissa_bits);
+  } else {  // a float's exponent has another bias, subnormal or not
+    v = __uint_as_float(magnitude << (23 - f.mantissa_bits)) * __uint_as_float(u32(254 - f.bias()) << 23);
   }
   return bits & f.sign() ? -v : v;
 }
@@ -40,12 +37,11 @@ inline u32 encode(const Format& f, float v) {
   if (v != v) return f.nan;
   const u32 sign = __float_as_uint(v) >> 31 ? f.sign() : 0;
   const float magnitude = fabsf(v);
-  if (magnitude > decode(f, f.largest) * 2) return sign | f.overflow;
-  if (magnitude == 0.0f) return sign;
-  int exponent;
-  frexpf(magnitude, &exponent);
-  exponent = exponent - 1 < 1 - f.bias() ? 1 - f.bias() : exponent - 1;
-  const u32 mantissa = u32(rintf(ldexpf(magnitude, f.mantissa_bits - exponent)));
+  int exponent = int(__float_as_uint(magnitude) >> 23) - 127;
+  if (exponent > f.bias() + 1) return sign | f.overflow;
+  if (exponent < 1 - f.bias()) exponent = 1 - f.bias();
+  const float in_last_places = magnitude * __uint_as_float(u32(127 + f.mantissa_bits - exponent) << 23);
+  const u32 mantissa = __float_as_uint(in_last_places + 0x1p23f) & 0x7fffff;  // the sum has no places after the point
   // a carry out of the mantissa moves into the exponent by itself; a subnormal has exponent field 0
   const u32 bits = (u32(exponent + f.bias() - 1) << f.mantissa_bits) + mantissa;
   return sign | (bits > f.largest ? f.overflow : bits);

@@ -64,6 +64,8 @@ class Report {
     return text + "]";
   }
 
+  bool trapped = false;  // one of the findings is a trap, which does not say why
+
  private:
   std::vector<Finding> findings_;
 };
