@@ -25,7 +25,7 @@ def check_place(path: Path | None) -> None:
     _check_not_read([path])
     if os.path.isdir(path):
         raise UsageError(f"{path}: cannot be written: it is a folder")
-    folder = next(p for p in path.parents if os.path.lexists(p))
+    folder = _nearest(path)
     if not folder.is_dir():
         raise UsageError(f"{folder}: is not a folder")
     if not _is_stream(path) and not os.access(folder, os.W_OK | os.X_OK):
@@ -43,6 +43,11 @@ def _is_spec(path: Path, hint: str = "") -> UsageError:
     return UsageError(f"{path}: would be overwritten, and is a spec\nhint: {hint or 'name another file'}")
 
 
+def _nearest(path: Path) -> Path:
+    """What is there, of the folders that a path lies in; maybe a file, or a link to nothing."""
+    return next((p for p in path.parents if os.path.lexists(p)), Path())
+
+
 def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = True, formatted: bool = False) -> None:
     """Writes files under temporary names beside their own, then renames all of them; by default, in folders that need
     not exist yet.
@@ -58,7 +63,7 @@ def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = T
     at = Path()
     try:
         for at, data in files.items():
-            folder = next(p for p in at.parents if os.path.lexists(p))  # maybe a link to nothing
+            folder = _nearest(at)
             if not folder.is_dir():
                 raise UsageError(f"{folder}: is not a folder{hint}")
             for folder in reversed([at.parent, *at.parent.parents]) if new_folders else ():

@@ -156,12 +156,12 @@ def test_a_seed_that_is_shown_is_taken(drawn, monkeypatch, capsys):
     assert capsys.readouterr().out == shown
 
 
-@pytest.mark.parametrize("debug, said", [("layer.conv", "is not a folder"), ("layer.conv/x", "cannot be written")])
-def test_a_folder_for_the_debugger_that_cannot_be_made_is_said(debug, said, monkeypatch, capsys):
+@pytest.mark.parametrize("debug", ["layer.conv", "layer.conv/x"])
+def test_a_folder_for_the_debugger_that_cannot_be_made_is_said(debug, monkeypatch, capsys):
     monkeypatch.setenv("CONVGEN_EMULATOR_DEBUG", debug)
     assert main(["run", "layer.conv", "--device", "emulate"]) == 2
     hint = "\nhint: CONVGEN_EMULATOR_DEBUG names another folder"
-    assert re.search(rf"layer.conv.*: {said}.*{hint}", capsys.readouterr().err)
+    assert re.search(rf"layer.conv: is not a folder.*{hint}", capsys.readouterr().err)
 
 
 def test_a_wrong_kernel_fails(monkeypatch, capsys):

@@ -109,8 +109,10 @@ SUMS = "operand b: f32[k] result s: f32[n, k] result t: f32[p, k, n] s = acc t =
 
 @pytest.mark.parametrize("name", ["direct", "implicit_gemm", "tma_halo"])
 def test_sums_over_dims_of_fixed_sizes(name: str) -> None:
+    """With channels as wgmma's m, a tma_halo kernel of fixed sizes adds up some of them itself, in another order."""
     problem = conv("n=2, h=9, w=7, c=24", "k=40, r=3, s=3, c=24", epilogue=SUMS, dims="n")
-    check_dynamic(name, problem, [{"n": 2}, {"n": 5}, {"n": 1}], len(name), same=True)
+    options = {"swap_ab": 0} if name == "tma_halo" else {}
+    check_dynamic(name, problem, [{"n": 2}, {"n": 5}, {"n": 1}], len(name), same=True, **options)
 
 
 EACH_IMAGE = "operand b: f32[k] operand g: f32[n, k] operand z: f16[n, p, q, k] y = relu((acc + b) * g + z)"
