@@ -178,6 +178,8 @@ __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 // Along a row, a channel's convolution is a product with a banded matrix.  A warp's mma has two channels, as a word
 // of x has them: y[d, p, q] = sum over h, w, c of A[d, p, q, h, w, c] x[h, w, c], where A is the filter's element
 // (h - p, w - q) if c = d, and else zero.  An mma has one row h, and 8 blocks of 4 x 2 pixels (p, q).
+constexpr int P = 14;
+constexpr int Q = 14;
 constexpr int R = 3;
 constexpr int S = 3;
 constexpr int w_stride_k = 9;  // in elements
@@ -187,6 +189,7 @@ constexpr int consumers = 256;  // threads; a producer's warp comes after them
 // A block has one of the `slices` of the channels, and a run of its bands.
 constexpr int slices = 6;
 constexpr int channels = 64;
+constexpr int strip_columns = 14;  // output columns of a band
 constexpr int band_rows = 8;  // output rows of a band
 constexpr int p_bands = 2;  // down an image
 constexpr int bands = 16;  // of all images
@@ -202,6 +205,7 @@ constexpr int sets = 2;  // of 8 blocks each, one below the other
 constexpr int rows = 10;  // input rows under a lane's blocks
 constexpr int lines = 6;  // input rows under a block
 constexpr int quads = 1;  // of input columns, under a block
+constexpr int zero_lines = 3;  // above a filter in shared memory, for output rows of a block that begin below it
 constexpr int entries = 5;  // of a filter row in shared memory, the zeros around it included: from input column -1 on
 
 // Shared memory, from a base aligned to 1024 bytes.
@@ -212,9 +216,10 @@ constexpr u32 slab_bytes = slab_rows * row_bytes;
 constexpr int slabs = 2;  // that a band reads
 constexpr int stages = 4;  // slabs in the ring
 constexpr u32 results_at = stages * slab_bytes;  // of two bands, one behind the other
+constexpr u32 result_pixel_bytes = 128;
 constexpr u32 result_bytes = 14336;
 constexpr u32 filters_at = results_at + 2 * result_bytes;
-constexpr u32 filter_bytes = 5760;
+constexpr u32 filter_bytes = (zero_lines + lines) * entries * (channels / 8) * 16;
 constexpr u32 full_barriers = filters_at + filter_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
@@ -272,7 +277,7 @@ void convgen_depthwise_mma(
     }
     fence_mbarrier_init();
   }
-  for (int i = thread; i < (lines + 3) * entries * (channels / 8); i += consumers + 32) {
+  for (int i = thread; i < (zero_lines + lines) * entries * (channels / 8); i += consumers + 32) {
     st_shared_v4_u32(base + filters_at + i * 16, Vec4{0, 0, 0, 0});
   }
   __syncthreads();
@@ -319,7 +324,7 @@ void convgen_depthwise_mma(
       const int i = thread + j * consumers;
       const int channel = i / (R * S);
       const int entry = i % S + 1;
-      const int line = i / S % R + 3;
+      const int line = i / S % R + zero_lines;
       if (i < channels * R * S) st_shared_u16(base + filters_at + ((line * (channels / 8) + channel / 8) * entries + entry) * 16 + channel % 8 * 2, value[j]);
     }
   }
@@ -334,7 +339,7 @@ void convgen_depthwise_mma(
   const int own_p = operand_line(lane) / 2;
 
   // A's words of every input row under a block: 8 channels of the tap, or zeros where there is none
-  const u32 filters = base + filters_at + (((3 - own_p) * (channels / vector) + octet) * entries + 1 + column - own_q) * 16;
+  const u32 filters = base + filters_at + (((zero_lines - own_p) * (channels / vector) + octet) * entries + 1 + column - own_q) * 16;
   Vec4 filter[lines][quads];
 #pragma unroll
   for (int i = 0; i < lines * quads; ++i) filter[i / quads][i % quads] = ld_shared_v4_u32(filters + (i / quads * (channels / vector) * entries + i % quads * 4) * 16);
@@ -369,6 +374,7 @@ void convgen_depthwise_mma(
       const int at_q = tile % column_tiles * tile_q;
       const int first_row = slot * slab_rows + (at_p + loaded_block / blocks * 8);
       const u32 zero = tile >> 31;  // that the compiler does not know: it would keep all of A in registers from tile to tile
+      constexpr u32 lower_half = 0x4410, upper_half = 0x3244;  // of a word, where it is, beside a zero
       float acc[sets][4][4] = {};
       Vec4 row[rows][quads];
 #pragma unroll
@@ -385,10 +391,10 @@ void convgen_depthwise_mma(
         }
         const Vec4 taps = filter[line][0];
         // A's upper rows are of the lower channel, its lower rows of the upper: the other channel's factor is zero
-        const u32 a0[2] = {__byte_perm(taps.x, zero, 0x4410), __byte_perm(taps.x, zero, 0x3244)};
-        const u32 a1[2] = {__byte_perm(taps.y, zero, 0x4410), __byte_perm(taps.y, zero, 0x3244)};
-        const u32 a2[2] = {__byte_perm(taps.z, zero, 0x4410), __byte_perm(taps.z, zero, 0x3244)};
-        const u32 a3[2] = {__byte_perm(taps.w, zero, 0x4410), __byte_perm(taps.w, zero, 0x3244)};
+        const u32 a0[2] = {__byte_perm(taps.x, zero, lower_half), __byte_perm(taps.x, zero, upper_half)};
+        const u32 a1[2] = {__byte_perm(taps.y, zero, lower_half), __byte_perm(taps.y, zero, upper_half)};
+        const u32 a2[2] = {__byte_perm(taps.z, zero, lower_half), __byte_perm(taps.z, zero, upper_half)};
+        const u32 a3[2] = {__byte_perm(taps.w, zero, lower_half), __byte_perm(taps.w, zero, upper_half)};
 #pragma unroll
         for (int set = 0; set < sets; ++set) {
           const Vec4 words = row[line + 4 * set][0];
@@ -417,7 +423,7 @@ void convgen_depthwise_mma(
           const int block = block_of(accumulator_column(lane) + at % 2);
           const int p = first_p + at_p + block / blocks * 8 + at / 16 * 4 + own_p;
           const int q = at_q + block % blocks * 2 + own_q;
-          if (p < 14 && q < 14) value = window_sum(x, w, n, p, q, first_k + octet * vector + at / 4 % 4 * 2 + at % 4 / 2);
+          if (p < P && q < Q) value = window_sum(x, w, n, p, q, first_k + octet * vector + at / 4 % 4 * 2 + at % 4 / 2);
 #pragma unroll
           for (int i = 0; i < 16 * sets; ++i) {
             if (i == at) acc[i / 16][i / 4 % 4][i % 4] = value;
@@ -434,12 +440,12 @@ void convgen_depthwise_mma(
         float v[8];
 #pragma unroll
         for (int e = 0; e < 8; ++e) v[e] = acc[i / 2][e / 2][e % 2 * 2 + i % 2];
-        const int pixel = from_band * 14 + from_strip;
+        const int pixel = from_band * strip_columns + from_strip;
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
           v[e] = min_nan_f32(max_nan_f32(v[e] + value_b[e], 0.0f), 6.0f);
         }
-        if (from_strip < 14) st_shared_v4_u32(base + results_at + results * result_bytes + pixel * 128 + (octet ^ pixel % 8) * 16,
+        if (from_strip < strip_columns) st_shared_v4_u32(base + results_at + results * result_bytes + pixel * result_pixel_bytes + (octet ^ pixel % 8) * 16,
                          Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])});
       }
     }

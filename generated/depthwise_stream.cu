@@ -163,7 +163,7 @@ constexpr int tiles = 7;  // of a band
 constexpr int lanes = 7;  // tiles at once
 constexpr int rows = 4;
 constexpr int columns = 6;
-constexpr int pitch = 148;  // of a tap's filters in shared memory
+constexpr int pitch = 148;  // elements of a tap's filters in shared memory; the last 4 lie unused, for lanes to meet other banks
 
 // Shared memory, from a base aligned to 128 bytes.
 constexpr u32 pixel_bytes = 288;
@@ -173,7 +173,7 @@ constexpr u32 slab_bytes = slab_rows * row_bytes;
 constexpr int slabs = 2;  // that a band reads
 constexpr int stages = 4;  // slabs in the ring
 constexpr u32 filters_at = stages * slab_bytes;
-constexpr u32 filter_bytes = 5328;
+constexpr u32 filter_bytes = R * S * pitch * 4;
 constexpr u32 full_barriers = filters_at + filter_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 

@@ -155,8 +155,6 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int H = 28;
   constexpr int W = 28;
   constexpr int Kg = 8;  // output channels of a group
-  constexpr int P = 28;
-  constexpr int Q = 28;
   constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
   constexpr int w_stride_k = 72, w_stride_r = 24, w_stride_s = 8;  // in elements
   float sum = 0.0f;

@@ -147,7 +147,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             "strip": q_tail and layout.strips > 1,
         }
         inside = [  # what a lane of mma asks before it makes a result
-            *([f"from_strip < {config.strip if layout.strips == 1 else 'strip_columns'}"] if q_tail else []),
+            *(["from_strip < strip_columns"] if q_tail else []),
             *(f"{d} < {end}" for d, end in ends(layout).items() if guards[d]),
         ]
         return render(

@@ -56,7 +56,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def filter_bytes(self) -> int:
-        """In shared memory."""
+        """In shared memory, a multiple of 16: barriers lie behind them."""
         return 0
 
     @property
@@ -213,15 +213,10 @@ class Layout(Depthwise[Config]):
         """Of a slab, with its barriers."""
         return self.slab_bytes + 16
 
-    @property
-    def filter_room(self) -> int:
-        """Bytes of the filters, and up to where barriers may lie."""
-        return -(-self.filter_bytes // 16) * 16
-
     @cached_property
     def fixed_bytes(self) -> int:
         """The alignment of the base, results and filters."""
-        return self.alignment + 2 * self.staged_bytes + self.filter_room
+        return self.alignment + 2 * self.staged_bytes + self.filter_bytes
 
     @property
     def shared_bytes(self) -> int:

@@ -310,7 +310,9 @@ class SmallGroups(base.Kernel[Config, Layout]):
             Digit("column", layout.halo_columns, 0, constant="halo_columns"),
             Digit("chunk", layout.chunks, 0),
         )
-        of_x, of_w = Constants(), Constants()
+        of_x, of_w, of_file = Constants(), Constants(), Constants()
+        of_file.extent("p", layout.axes[0].output)
+        of_file.extent("q", layout.axes[1].output)
         terms = [("n", problem.x.stride("n")), ("h", problem.x.stride("h")), ("in_w", problem.x.stride("w"))]
         return render(
             "small_groups/kernel.cu.j2",
@@ -333,7 +335,9 @@ class SmallGroups(base.Kernel[Config, Layout]):
             accumulator=lowering.ACCUMULATORS[layout.mma.accumulator].c_type,
             result=result,
             next_copy=advance(digits, number(digits, layout.threads)),
-            window_sum=window_sum(problem, "gemm_m", output.pixel_dims(problem)) if _zeros(layout) else None,
+            window_sum=(
+                window_sum(problem, "gemm_m", output.pixel_dims(problem), file=of_file) if _zeros(layout) else None
+            ),
             look=look(layout.owners, fragment_place(layout.warp_n // 4)),
             lane_column=lane_columns.lane_column_text(layout.run, "column"),
             x_offset=lowering.linear(terms, "int", of_x.strides(problem.x)),
