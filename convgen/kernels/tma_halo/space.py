@@ -36,13 +36,8 @@ def demands(layout: Layout) -> dict[str, Any]:
 def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
     """Configurations that go with fixed options; where none of them runs, the first of what the options ask for."""
     yield from _parts(problem, target, fixed)
-    yield Part(math.inf, _instead(problem, target, fixed))
-
-
-def _instead(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-    """What the options ask for, where no configuration that goes with them runs."""
     if not any(True for part in _parts(problem, target, fixed) for _ in part.layouts):
-        yield _asked_for(problem, target, fixed)
+        yield Part(0.0, [_asked_for(problem, target, fixed)])
 
 
 def _parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
