@@ -81,9 +81,9 @@ def test_the_fastest_of_several_kernels_is_found_by_what_the_others_do_not_go_be
 def test_kernels_that_are_slower_for_sure_are_not_looked_through() -> None:
     """A first layer: tma_halo copies x, for longer than a stem takes."""
     problem = make("fprop", 8, 3, 24, (224, 224), (3, 3), stride=2, pad=1)
-    searches = [Search(kernel(name), problem, TARGET, {}) for name in ("tma_halo", "tma_im2col", "stem_wgmma")]
-    assert fastest(searches) is searches[2]
-    assert [s.settled for s in searches] == [False, False, True]
+    searches = [Search(kernel(name), problem, TARGET, {}) for name in ("tma_halo", "stem_wgmma")]
+    assert fastest(searches) is searches[1]
+    assert not searches[0].settled
     assert "tma_halo at least " in untuned(problem, TARGET, "auto", {}).reason
 
 
