@@ -63,6 +63,8 @@ def _spare_the_processor() -> None:
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     # Inductor compiles five programs to learn what vectors the processor has, more than tests have it compile
     os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+    # and optimizes what runs once or twice
+    os.environ.setdefault("TORCHINDUCTOR_DEBUG_COMPILE", "1")
 
 
 def _draw_by(seed: str | None) -> None:
