@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from problems import make
+from strategy_problems import unused_names
 from tma_specs import laid_out
 
 from convgen import frontend, planner
@@ -76,3 +77,10 @@ def test_filters_are_read_as_they_lie() -> None:
         plan = GEMM.plan(laid_out(problem, w=w), TARGETS["sm_80"], {**KERNEL, "split_k": 1})
         assert len(plan.launches) == 1
         assert ("held[" in GEMM.render(plan)) == (w == "kcrs")
+
+
+def test_a_reader_defines_nothing_that_only_an_even_one_needs() -> None:
+    """One tap of two groups of 3 channels: a thread's rows of gemm_k follow from digits, not from a step."""
+    problem = make("dgrad", 1, 4, 6, (1,), (1,), groups=2)
+    source = GEMM.render(GEMM.plan(problem, TARGETS["sm_90a"], KERNEL))
+    assert not unused_names(source)
