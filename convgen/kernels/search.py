@@ -75,10 +75,7 @@ class Search:
     def __init__(self, kernel: AnyKernel, problem: ConvProblem, target: Target, fixed: Options) -> None:
         self.kernel, self.problem, self.target, self.fixed = kernel, problem, target, fixed
         self._checked: dict[object, tuple[Obstacle, ...]] = {}  # by configuration
-        # what `approach` has told, and where it goes on
-        self._least: float | None = None
-        self._begun: _Space | None = None
-        self._ahead: list[Timed] = []
+        self._bound = 0.0  # microseconds, of what `fastest` has looked at
 
     @cached_property
     def unserved(self) -> tuple[Obstacle, ...]:
@@ -164,30 +161,7 @@ class Search:
     @property
     def least(self) -> float:
         """Microseconds that no configuration goes below, as far as is known; those of the best where it is settled."""
-        if self.settled:
-            return self.us
-        if self._least is None:
-            self._begun = self._space()
-            self._least = self._begun.least * self.kernel.refined
-        return self._least
-
-    def approach(self, limit: float) -> None:
-        """Look on for the best until it is known, or known to take `limit` microseconds or more."""
-        if self._begun is None:
-            self._begun = self._space()
-        with _no_collections():
-            while not self.settled and self._begun.least < math.inf:
-                if timed := self._begun.step():
-                    self._ahead.append(timed)
-                    if not self._obstacles_of(timed.layout):
-                        vars(self)["best"] = next(self._legal(self._all(chain(self._ahead, self._begun))), None)
-                self._least = self._begun.least * self.kernel.refined
-                if self._least >= limit:
-                    break
-
-    def rest(self) -> None:
-        """Forget what has been looked at, thousands of layouts, but for what it told."""
-        self._begun, self._ahead = None, []
+        return self.us if self.settled else self._bound
 
     @cached_property
     def obstacles(self) -> tuple[Obstacle, ...]:
@@ -242,6 +216,43 @@ class Search:
         return self._legal(self._timed(v for t in ranked for v in self.kernel.variants(t.layout)))
 
 
+class _Look:
+    """A way to a search's best.  Who compares searches has ways of their own: threads have searches in common."""
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+        self._space: _Space | None = None
+        self._ahead: list[Timed] = []
+        if not search.least:
+            self._find(self._begun)
+
+    @property
+    def least(self) -> float:
+        return self.search.least
+
+    @property
+    def _begun(self) -> _Space:
+        self._space = self._space or self.search._space()
+        return self._space
+
+    def _find(self, space: _Space) -> None:
+        self.search._bound = space.least * self.search.kernel.refined
+
+    def approach(self, limit: float) -> None:
+        """Look on for the best until it is known, or known to take `limit` microseconds or more."""
+        search, space = self.search, self._begun
+        with _no_collections():
+            while not search.settled and space.least < math.inf:
+                if timed := space.step():
+                    self._ahead.append(timed)
+                    if not search._obstacles_of(timed.layout):
+                        found = next(search._legal(search._all(chain(self._ahead, space))), None)
+                        vars(search)["best"] = found
+                if space.least * search.kernel.refined >= limit:
+                    break
+        self._find(space)
+
+
 #: Of two searches for the fastest, the nearer one goes on until it is so many times as far as the other.
 AHEAD = 1.05
 
@@ -249,13 +260,12 @@ AHEAD = 1.05
 def fastest(searches: Sequence[Search]) -> Search | None:
     """The search whose best takes the least time; None where no cost model tells.  Others are looked through as far as
     it takes to know that they are slower."""
-    found = min(searches, key=_least)
-    while not found.settled and found.least < math.inf:
-        found.approach(AHEAD * min((s.least for s in searches if s is not found), default=math.inf))
-        found = min(searches, key=_least)
-    for s in searches:
-        s.rest()
-    return found if found.least < math.inf else None
+    looks = [_Look(search) for search in searches]
+    found = min(looks, key=_least)
+    while not found.search.settled and found.least < math.inf:
+        found.approach(AHEAD * min((look.least for look in looks if look is not found), default=math.inf))
+        found = min(looks, key=_least)
+    return found.search if found.least < math.inf else None
 
 
 _us, _least = attrgetter("us"), attrgetter("least")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -85,6 +88,26 @@ def test_kernels_that_are_slower_for_sure_are_not_looked_through() -> None:
     assert fastest(searches) is searches[1]
     assert not searches[0].settled
     assert "tma_halo at least " in untuned(problem, TARGET, "auto", {}).reason
+
+
+def test_threads_that_plan_the_same_problem_get_the_same_plan() -> None:
+    """They have searches in common, from the cache, and switch in the midst of one."""
+    switching = sys.getswitchinterval()
+    problem = make("fprop", 3, 232, 248, (28, 28), (3, 3), pad=1)
+    together = threading.Barrier(6)
+
+    def plan(_: int) -> str:
+        together.wait()
+        choice = untuned(problem, TARGET, "auto", {})
+        return f"{choice.reason} {choice.strategy.plan(problem, TARGET, {}).options}"
+
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(6) as threads:
+            found = set(threads.map(plan, range(6)))
+    finally:
+        sys.setswitchinterval(switching)
+    assert len({text.partition("(")[0] + text.partition(")")[2] for text in found}) == 1
 
 
 #: Options that the bounds hold with, or must not be asked for with.
