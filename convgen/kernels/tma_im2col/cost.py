@@ -56,6 +56,22 @@ class Rates:
 H200 = Rates()
 
 
+def _touched(k: int, pitch: int) -> float:
+    """Lines that k channels of a pixel touch."""
+    return lines(min(2 * k, pitch), pitch)
+
+
+def _straddling(k: int, pitch: int, r: Rates) -> float:
+    """How many times dearer rows are to load than those that begin with a line."""
+    return 1 + r.straddle * (_touched(k, pitch) - 1)
+
+
+def _loading(aligned: float, rows: float, k: int, pitch: int, r: Rates) -> float:
+    """Cycles of loads that take `aligned` ones where rows begin with a line; a multiprocessor fetches `rows`."""
+    load = aligned * _straddling(k, pitch, r)
+    return max(load, rows * _touched(k, pitch) * r.ragged_line) if pitch % SECTOR else load
+
+
 def time(
     *, rows: int, columns: int, m: int, n: int, b_rows: int, resident: int, crowd: float, k: int, stages: int,
     consumers: int, pingpong: bool, blocks: int, k_blocks: int, split_k: int, cluster: int, shared: str,
@@ -77,19 +93,15 @@ def time(
     reads += again * min(max((between - r.l2_kept) / (r.l2_lost - r.l2_kept), 0.0), 1.0)
     units = tiles * split_k
     start = r.start + r.spread * min(units / sms, 1)
-    touched = lines(min(2 * k, x_pitch), x_pitch)
-    dearer = 1 + r.straddle * (touched - 1)
     loaded, queue = b_rows, r.line * crowd / CYCLES
     if resident:  # all of B comes before the first product
-        start, loaded, queue = start + resident * r.weight_row * dearer / CYCLES, 0, 0.0
+        start, loaded, queue = start + resident * r.weight_row * _straddling(k, x_pitch, r) / CYCLES, 0, 0.0
     mma = rows / 64 * products * product(columns, r.shared_wait) * r.mma
     a_rows = m * (1 - min(r.multicast, 1.0) * (1 - 1 / cluster) * (shared == "a"))
     weight_row = r.row if stream_k else r.weight_row
-    load = max((a_rows + loaded) * k * 2 / r.l2, a_rows * r.row + loaded * weight_row) * dearer
+    load = max((a_rows + loaded) * k * 2 / r.l2, a_rows * r.row + loaded * weight_row)
     fetched = m / (cluster if shared == "a" else 1) + loaded / (cluster if shared == "b" else 1)
-    if x_pitch % SECTOR:
-        load = max(load, fetched * touched * r.ragged_line)
-    load += r.stage / k_blocks
+    load = _loading(load, fetched, k, x_pitch, r) + r.stage / k_blocks
     if rewritten:  # while the step before is multiplied
         mma = max(mma, r.rewrite + rewritten * r.rewrite_element)
     ring = (r.latency / k_blocks + load) / max(stages - r.stages_held, 0.25)
@@ -127,10 +139,7 @@ def least(
     units = tiles * split_k
     mma = rows / 64 * products * product(columns, r.shared_wait) * r.mma
     load = max((m + loaded) * k * 2 / r.l2, m * r.row + loaded * r.weight_row)
-    touched = lines(min(2 * k, x_pitch), x_pitch)
-    load *= 1 + r.straddle * (touched - 1)
-    if x_pitch % SECTOR:
-        load = max(load, (m + loaded) * touched * r.ragged_line)
+    load = _loading(load, m + loaded, k, x_pitch, r)
     waves = math.ceil(units / sms)
     time = waves * math.ceil(steps / split_k) * max(mma, load) / CYCLES + r.store * m * n / split_k
     time += (waves - 1) * r.turn if split_k == 1 else 0.0
