@@ -31,6 +31,8 @@ REPLAYS = 8
 MOST_MS = 100.0
 #: A replay this long tells whether a kernel is hopeless; a shorter one is mostly the launch of its graph.
 ROUGH_MS = 0.3
+#: So many replays tell so, the faster of which counts: a host that others keep busy stretches one, even thirtyfold.
+ROUGH_REPLAYS = 2
 #: What is compared is replayed in so many rounds that count.
 ROUNDS = 3
 #: A round was disturbed whose median is more than so many times the fastest replay of any round; then there are more
@@ -95,7 +97,7 @@ def capture(run: Callable[[int], object], sets: int, backend: Backend, hopeless_
         launches = 1
         while True:
             graph = backend.capture(lambda n=launches: _cycle(run, n, sets))  # type: ignore[misc]
-            made = Captured(graph, launches, backend.replay(graph, 2)[-1], run)
+            made = Captured(graph, launches, min(backend.replay(graph, 1 + ROUGH_REPLAYS)[1:]), run)
             wanted = _launches(made.ms / launches, sets)
             if wanted <= 1.3 * launches or (made.us > hopeless_us and made.ms > ROUGH_MS):
                 return made

@@ -221,6 +221,19 @@ def test_a_hopeless_launch_is_timed_roughly():
     assert timing.us == pytest.approx(1000, rel=0.03) and len(backend.graphs) == 1
 
 
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_a_host_that_is_kept_busy_makes_no_kernel_hopeless(late: int):
+    """The host launches one replay of a graph so late that it seems to take 30 times as long."""
+
+    class Late(FakeBackend):
+        def replay(self, graph: float, times: int) -> list[float]:
+            return [ms * (30 if i == late else 1) for i, ms in enumerate(super().replay(graph, times))]
+
+    backend = Late()
+    timing = measure.time_graph(lambda i: setattr(backend, "spent", backend.spent + 30), 4, backend, hopeless_us=60)
+    assert timing.us == pytest.approx(30, rel=0.05) and timing.replays > 1
+
+
 def test_a_graphs_own_launch_makes_no_kernel_hopeless():
     """A graph of one launch of 3 us takes 8, by the clock."""
     backend = FakeBackend()
