@@ -98,6 +98,12 @@ class Launch:
     blocks_per_sm: int = 1
     multiple_of: int = 1  # a persistent kernel's blocks come in multiples of this
     dependent: bool = False  # launch with programmatic stream serialization
+    spread_bytes: int = 0  # of shared memory that a launch asks for where multiprocessors shall hold one block each
+
+    @property
+    def most_bytes(self) -> int:
+        """Of shared memory that a launch asks for at most."""
+        return max(self.shared_bytes, self.spread_bytes)
 
     def __str__(self) -> str:
         blocks = f"block{'s' if self.persistent or prod(self.grid) > 1 else ''} of {self.block} threads"
@@ -110,7 +116,8 @@ class Launch:
         if self.cluster > 1:
             parts.append(f"in clusters of {self.cluster}")
         if self.shared_bytes:
-            parts.append(f"{self.shared_bytes} bytes of shared memory")
+            spread = f", or {self.spread_bytes} where blocks are few" if self.spread_bytes else ""
+            parts.append(f"{self.shared_bytes} bytes of shared memory{spread}")
         return f"{self.entry}: {', '.join(parts)}"
 
 
@@ -269,3 +276,17 @@ def launch_grid(launch: Launch, sms: int, clusters: int | None = None) -> tuple[
         room = min(room, clusters * launch.cluster)
     blocks = min(room, prod(launch.grid)) // unit * unit
     return max(blocks, unit), 1, 1
+
+
+#: Of the multiprocessors, what a launch fills at least that is spread over them; fewer blocks find free ones.
+SPREAD_FROM = 0.3
+
+
+def launch_bytes(launch: Launch, blocks: int, sms: int) -> int:
+    """Shared memory of a launch of so many blocks on a GPU of that many multiprocessors.
+
+    With dependent launch, blocks begin while those of the kernel before still fill most multiprocessors, and crowd on
+    the free ones, unless one leaves no room for another (docs/decisions/dependent_launch.md).
+    """
+    few = SPREAD_FROM * sms <= blocks < sms
+    return max(launch.shared_bytes, launch.spread_bytes) if few else launch.shared_bytes

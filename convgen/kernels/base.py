@@ -8,7 +8,7 @@ questions in that order, once; everything that convgen wants to know of a kernel
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from convgen.ir.problem import Padding
@@ -190,6 +190,16 @@ def plan_of(layout: Layout, steps: Iterable[Step], workspaces: Iterable[Workspac
     """A layout's plan; its strategy fills in what it is called by."""
     from convgen.ir.plan import Plan
 
-    return Plan(
-        layout.problem, layout.target, "", layout.config, tuple(steps), tuple(workspaces), layout=layout, **more
-    )
+    spread = tuple(_spread(step, layout.target) for step in steps)
+    return Plan(layout.problem, layout.target, "", layout.config, spread, tuple(workspaces), layout=layout, **more)
+
+
+def _spread(step: Step, target: Target) -> Step:
+    """A launch of which a multiprocessor is to hold one block but has room for two: with the shared memory that it asks
+    for, to be spread."""
+    from convgen.ir.plan import Launch
+
+    if not isinstance(step, Launch) or not (step.persistent and step.dependent and step.blocks_per_sm == 1):
+        return step
+    half = target.shared_bytes_per_sm // 2  # a block takes some bytes besides: two do not fit
+    return replace(step, spread_bytes=half) if step.shared_bytes < half else step

@@ -14,7 +14,7 @@ from math import lcm, prod
 from convgen.codegen.render import environment
 from convgen.diagnostics import ConvgenError
 from convgen.ir.dtypes import DTYPES
-from convgen.ir.plan import Fill, Gemm, Launch, Param, Step, TensorMap
+from convgen.ir.plan import SPREAD_FROM, Fill, Gemm, Launch, Param, Step, TensorMap
 from convgen.ir.tensor import Tensor
 from convgen.runtime.manifest import Manifest, buffer_name
 
@@ -85,6 +85,7 @@ class _Step:
     grid: str = ""
     block: int = 0
     shared_bytes: int = 0
+    spread_bytes: int = 0  # where blocks are few
     cluster: int = 0  # of a persistent kernel whose blocks run in clusters
     blocks_per_sm: str = ""
     work: int = 0
@@ -120,6 +121,7 @@ def program(manifest: Manifest) -> str:
         kernels=list({launch.entry: launch for launch in launches}.values()),
         maps=[_map(function, m) for (_, _, m), function in maps.items()],
         persistent=any(launch.persistent for launch in launches),
+        spread_from=SPREAD_FROM,
         steps=[_step(step, manifest, names, maps) for step in manifest.steps],
     )  # fmt: skip
 
@@ -208,6 +210,7 @@ def _step(step: Step, manifest: Manifest, names: dict[str, str], maps: _MapFunct
         grid=grid,
         block=step.block,
         shared_bytes=step.shared_bytes,
+        spread_bytes=step.spread_bytes if step.cluster == 1 else 0,
         cluster=step.cluster if step.persistent and step.cluster > 1 else 0,
         blocks_per_sm=per_sm,
         work=work,

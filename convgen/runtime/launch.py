@@ -20,7 +20,7 @@ from copy import copy
 from functools import cache, partial
 from typing import Any
 
-from convgen.ir.plan import Fill, Gemm, Launch, Param, Step, TensorMap, Workspace, launch_grid
+from convgen.ir.plan import Fill, Gemm, Launch, Param, Step, TensorMap, Workspace, launch_bytes, launch_grid
 from convgen.runtime import cublas, cuda, scratch, tensor_map
 from convgen.runtime.errors import NoGpu, WrongDevice, WrongGpu
 from convgen.runtime.manifest import Manifest, buffer_name
@@ -54,7 +54,7 @@ class Program:
         launches = [step for step in manifest.steps if isinstance(step, Launch)]
         with driver.relaxed_capture(), driver.context(device):
             self._functions = self._load(code, launches)
-            self._grids = {s: self._grid(s) for s in launches}
+            self._placed = {s: self._place(s) for s in launches}
             if _calls_cublas(manifest):
                 cublas.load(device)
 
@@ -64,7 +64,7 @@ class Program:
         made.prepared, made._maps, made._lock = {}, {}, threading.Lock()
         made._manifest = manifest
         with self._driver.context(self.device):
-            made._grids = {s: made._grid(s) for s in manifest.steps if isinstance(s, Launch)}
+            made._placed = {s: made._place(s) for s in manifest.steps if isinstance(s, Launch)}
         return made
 
     def prepare(self, key: tuple[int, ...]) -> Enqueue:
@@ -136,7 +136,7 @@ class Program:
     def _load(self, code: Any, launches: Sequence[Launch]) -> dict[str, Any]:
         """The entry points by name, as the driver knows them."""
         module = self._driver.load(code)
-        return {s.entry: self._driver.function(module, s.entry, s.shared_bytes) for s in launches}
+        return {s.entry: self._driver.function(module, s.entry, s.most_bytes) for s in launches}
 
     def _call(self, step: Step, buffers: dict[str, tuple[int, int]], stream: int) -> Call:
         if isinstance(step, Launch):
@@ -146,12 +146,19 @@ class Program:
             return self._driver.memset, (address, 0, size, stream)
         return cublas.prepare(step, buffers, self.device, stream), ()
 
-    def _grid(self, step: Launch) -> tuple[int, int, int]:
-        """Of no more clusters than run at once: one that has to wait would take as long again as all the others."""
+    def _place(self, step: Launch) -> tuple[tuple[int, int, int], int]:
+        """Its grid, of no more clusters than run at once: one that has to wait would take as long again as all the
+        others.  Its bytes of shared memory, by which no cluster has to wait either."""
         grid = launch_grid(step, self._sms)
         if not step.persistent or step.cluster == 1:
-            return grid
-        config = cuda.LaunchConfig(grid=grid, block=(step.block, 1, 1), shared_bytes=step.shared_bytes)
+            return grid, launch_bytes(step, grid[0], self._sms)
+        grid = self._at_once_grid(step, grid, step.shared_bytes)
+        spread = launch_bytes(step, grid[0], self._sms)
+        return grid, spread if self._at_once_grid(step, grid, spread) == grid else step.shared_bytes
+
+    def _at_once_grid(self, step: Launch, grid: tuple[int, int, int], shared_bytes: int) -> tuple[int, int, int]:
+        """A grid of as many clusters as run at once with so much shared memory."""
+        config = cuda.LaunchConfig(grid=grid, block=(step.block, 1, 1), shared_bytes=shared_bytes)
         return launch_grid(step, self._sms, self._driver.clusters_at_once(config, self._functions[step.entry]))
 
     def _launch(self, step: Launch, buffers: dict[str, tuple[int, int]], stream: int) -> Call:
@@ -160,10 +167,11 @@ class Program:
         attributes = (cuda.LaunchAttribute * 1)(
             cuda.LaunchAttribute(id=cuda.PROGRAMMATIC_STREAM_SERIALIZATION, value=1),
         )
+        grid, shared_bytes = self._placed[step]
         config = cuda.LaunchConfig(
-            grid=self._grids[step],
+            grid=grid,
             block=(step.block, 1, 1),
-            shared_bytes=step.shared_bytes,
+            shared_bytes=shared_bytes,
             stream=stream,
             attributes=attributes,
             attribute_count=int(step.dependent),

@@ -24,7 +24,7 @@ from convgen.runtime.manifest import ManifestError
 from convgen.spec import UsageError
 
 #: Changes whenever files of it can no longer be read.
-_FORMAT = b"1"
+_FORMAT = b"2"
 _HEAD = re.compile(rb"convgen kernel (\w+) ([0-9a-f]{64})\n")
 _OLDEST_DATE = (1980, 1, 1, 0, 0, 0)  # a zip's: the same kernel gives the same bytes
 

@@ -35,7 +35,7 @@ typedef struct { char name[64]; void* context; } Function;
 typedef struct { void (*destroy)(void*); void* argument; uint64_t graph; } UserObject;
 
 // what a test sets
-int fake_clusters = 66, fake_occupancy_status = SUCCESS, fake_devices = 1, fake_major = 9, fake_minor = 0, fake_init_status = SUCCESS, fake_launch_status = SUCCESS;
+int fake_clusters = 66, fake_spread_clusters = 66, fake_occupancy_status = SUCCESS, fake_devices = 1, fake_major = 9, fake_minor = 0, fake_init_status = SUCCESS, fake_launch_status = SUCCESS;
 int fake_capturing;  // the stream that is being captured
 int fake_capture_number;
 void (*fake_on_launch)(void);
@@ -94,7 +94,7 @@ int cuFuncSetAttribute(void* function, int attribute, int value) {
   return attribute == 8 ? fake_shared_limit = value, SUCCESS : INVALID_VALUE;
 }
 int cuOccupancyMaxActiveClusters(int* clusters, void* function, const Config* config) {
-  return *clusters = fake_clusters, contexts[depth] ? fake_occupancy_status : INVALID_CONTEXT;
+  return *clusters = config->shared_bytes == 116736 ? fake_spread_clusters : fake_clusters, contexts[depth] ? fake_occupancy_status : INVALID_CONTEXT;
 }
 static int next(int* count) { return __atomic_fetch_add(count, 1, __ATOMIC_SEQ_CST); }
 int cuLaunchKernelEx(const Config* config, void* function, void** params, void** extra) {

@@ -71,6 +71,24 @@ def test_no_cluster_waits_for_another_to_end(driver, cluster, fit, status, block
     assert tuple(launch.config.grid) == (blocks, 1, 1)
 
 
+@pytest.mark.parametrize(("tiles", "spread"), [(1, 0), (39, 0), (40, 1), (131, 1), (132, 0), (1000, 0)])
+def test_few_blocks_are_spread_over_multiprocessors(driver, tiles, spread):
+    """Half of a multiprocessor's shared memory leaves room for one block; an H200 has 132 multiprocessors."""
+    step = replace(LAUNCH, grid=(tiles, 1, 1), persistent=True, dependent=True, spread_bytes=116736)
+    kernel(step)(**right(), stream=STREAM)
+    (launch,) = driver.launches
+    assert (launch.config.shared_bytes, driver.shared_limit) == (116736 if spread else 1000, 116736)
+
+
+@pytest.mark.parametrize(("fit", "spread"), [(24, 0), (25, 1)])
+def test_no_cluster_waits_because_blocks_are_spread(driver, fit, spread):
+    driver.clusters, driver.spread_clusters = 32, fit
+    step = replace(LAUNCH, grid=(100, 1, 1), cluster=4, persistent=True, dependent=True, spread_bytes=116736)
+    kernel(step)(**right(), stream=STREAM)
+    (launch,) = driver.launches
+    assert (launch.config.grid[0], launch.config.shared_bytes) == (100, 116736 if spread else 1000)
+
+
 def test_dependent_launch_asks_for_stream_serialization(driver):
     kernel(replace(LAUNCH, dependent=True))(**right(), stream=STREAM)
     (launch,) = driver.launches

@@ -371,6 +371,12 @@ def check_plan(plan: Plan) -> str:
     parameters = re.search(rf"void {launch.entry}\((.*?)\n?\) {{", source, re.S)
     assert parameters and re.findall(r"(\w+)(?:,|\n|$)", parameters[1]) == [p.name for p in launch.params]
     assert not unused_names(source), source
+    for step in plan.launches:
+        if step.spread_bytes:
+            assert step.dependent and step.blocks_per_sm == 1 and step.shared_bytes < step.spread_bytes
+            assert TARGET.resident_blocks(step.block, 24, step.spread_bytes) == 1
+        elif step.persistent and step.blocks_per_sm == 1:
+            assert TARGET.resident_blocks(step.block, 24, step.shared_bytes) == 1
     return source
 
 
