@@ -216,6 +216,37 @@ def test_geometry(name: str, seed: int) -> None:
     check_emulated(spec(problem, "tma_halo", fits, "residual"), seed)
 
 
+#: Output channels, and what is stored at once of them: 8, 4 or 2 elements, where all pixels begin at a multiple.
+STORED = {
+    "fours": (make("fprop", 2, 24, 76, (7, 13), (3, 3), pad=1), BY_CHANNELS, "u64"),
+    "fours, few": (make("fprop", 2, 24, 12, (7, 13), (3, 3), pad=1), BY_CHANNELS, "u64"),
+    "fours, pixels": (make("fprop", 2, 24, 36, (7, 13), (3, 3), pad=1), BY_PIXELS, "u64"),
+    "fours, of a slice of twos": (make("fprop", 2, 24, 76, (7, 13), (3, 3), pad=1), BY_CHANNELS, "u32"),
+    "fours, rows folded": (make("fprop", 2, 24, 20, (9, 8), (3, 3), pad=1), {**BY_CHANNELS, "fold": 2}, "u64"),
+    "fours, eight rows folded": (
+        make("fprop", 2, 16, 4, (19, 8), (3, 1), pad=(1, 0)), {**BY_CHANNELS, "fold": 8}, "u64",
+    ),
+    "twos": (make("fprop", 2, 24, 70, (7, 13), (3, 3), pad=1), BY_CHANNELS, "u32"),
+    "twos, shared by two": (
+        make("fprop", 2, 24, 90, (7, 13), (3, 3), pad=1),
+        {**BY_CHANNELS, "tile.n": 128, "schedule": "cooperative"},
+        "u32",
+    ),
+    "twos, few": (make("fprop", 2, 24, 6, (7, 13), (3, 3), pad=1), BY_PIXELS, "u32"),
+    "ones": (make("fprop", 2, 24, 67, (7, 13), (3, 3), pad=1), BY_PIXELS, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("epilogue", ["", "residual"])
+@pytest.mark.parametrize("name", STORED)
+def test_what_is_stored_at_once(name: str, epilogue: str, seed: int) -> None:
+    problem, options, word = STORED[name]
+    if "slice" in name:
+        problem = replace(problem, y=replace(problem.y, pitch=78))
+    made = check_emulated(spec(problem, "tma_halo", options, epilogue), seed)
+    assert [w for w in ("u64", "u32") if f"reinterpret_cast<{w}*>(y" in made.source] == ([word] if word else [])
+
+
 @pytest.mark.parametrize("options", [BY_CHANNELS, BY_PIXELS], ids=["by channels", "by pixels"])
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_epilogue(name: str, options: Options, seed: int) -> None:

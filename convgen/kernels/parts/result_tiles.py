@@ -51,7 +51,9 @@ def text(epi_tiles: Sequence[EpilogueTile], vector: int, offsets: Callable[[Tens
 
 def copied(vector: int, pointer: str, offset: str, place: str) -> str:
     """C text: so many elements of 2 bytes at once from a place in shared memory."""
-    target = (
-        f"{pointer}[{offset}]" if vector == 1 else f"*reinterpret_cast<{ACCESS[2 * vector]}*>({pointer} + {offset})"
-    )
-    return f"{target} = {SHARED_LOADS[2 * vector]}({place});"
+    return f"{elements(vector, pointer, offset)} = {SHARED_LOADS[2 * vector]}({place});"
+
+
+def elements(vector: int, pointer: str, offset: str) -> str:
+    """C text of so many elements of 2 bytes in memory."""
+    return f"{pointer}[{offset}]" if vector == 1 else f"*reinterpret_cast<{ACCESS[2 * vector]}*>({pointer} + {offset})"

@@ -11,8 +11,10 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.parts import operand_tiles, prepare
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, aligned, memory_order
+from convgen.kernels.parts.lowering import SHARED_LOADS
 from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.parts.partial_sums import PartialSum
+from convgen.kernels.parts.result_tiles import elements
 from convgen.kernels.tma_halo.config import RingConfig
 from convgen.kernels.tma_halo.halo import Halo
 
@@ -31,9 +33,33 @@ def y_channels_last(problem: ConvProblem) -> bool:
 
 
 @lru_cache(maxsize=64)
-def in_vectors(problem: ConvProblem) -> bool:
-    """Whether y is stored `STORE_VECTOR` channels of a pixel at once, not element by element."""
-    return y_channels_last(problem) and math.gcd(problem.k, problem.y.pitch or 0) % STORE_VECTOR == 0
+def store_vector(problem: ConvProblem) -> int:
+    """Channels of a pixel of y that are stored at once: up to `STORE_VECTOR`, of which each pixel begins at a multiple;
+    of planes, 1."""
+    return math.gcd(problem.k, problem.y.pitch or 0, STORE_VECTOR) if y_channels_last(problem) else 1
+
+
+@dataclass(frozen=True)
+class Stored:
+    """C text by which threads store a pixel's channels: how many vectors they are, alone and as an operand; the channel
+    of a vector; where it goes, and what gives it from the epilogue tile."""
+
+    vectors: str
+    each: str
+    channel: str
+    target: str
+    load: str
+
+
+def stored(vector: int, channels: str, offset: str, swizzle: str) -> Stored:
+    """`vector` elements at once, of rows that `swizzle` permutes by 16 bytes; `offset`: of the first one in y."""
+    target, of_chunk = elements(vector, "y", offset), STORE_VECTOR // vector
+    chunk, rest = (f"column / {of_chunk}", f" + column % {of_chunk} * {2 * vector}") if of_chunk > 1 else ("column", "")
+    place = f"epi_tile + pixel * (channels * 2) + ({chunk}{swizzle.format(row='pixel')}) * 16{rest}"
+    load = f"{SHARED_LOADS[2 * vector]}({place})"
+    if vector == 1:
+        return Stored(channels, channels, "column", target, load)
+    return Stored(f"{channels} / {vector}", f"({channels} / {vector})", f"column * {vector}", target, load)
 
 
 @dataclass(frozen=True)
@@ -111,8 +137,14 @@ class RingLayout(base.Layout[C]):
         return aligned(math.prod(self.epi_tile_shape) * self.read.y.element.bytes)
 
     @cached_property
+    def store_vector(self) -> int:
+        """Channels of a pixel of y that are stored at once."""
+        return store_vector(self.read)
+
+    @property
     def in_vectors(self) -> bool:
-        return in_vectors(self.read)
+        """Whether these are as many as there ever are."""
+        return self.store_vector == STORE_VECTOR
 
     @cached_property
     def arriving(self) -> tuple[EpilogueTile, ...]:

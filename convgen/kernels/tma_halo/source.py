@@ -22,7 +22,7 @@ from convgen.kernels.tma_halo.filters import filters
 from convgen.kernels.tma_halo.halo import depth, phased, windows
 from convgen.kernels.tma_halo.layout import Layout
 from convgen.kernels.tma_halo.maps import a_maps
-from convgen.kernels.tma_halo.rings import STORE_VECTOR, y_channels_last
+from convgen.kernels.tma_halo.rings import STORE_VECTOR, stored, y_channels_last
 
 #: Products of the loops over taps that are unrolled: 100 take ptxas 2 s, 196 take 9, and spill where they are more.
 MOST_UNROLLED = 64
@@ -79,8 +79,9 @@ def source(plan: Plan, layout: Layout) -> str:
         pack=lowering.PACK[problem.y.dtype],
         epilogue=fragments.of_elements(problem, [c.name for c in layout.arriving], [t.name for t in problem.sums]),
         arriving=operand_tiles.text(layout.arriving, STORE_VECTOR, offset, single=True, transposed=config.swap_ab > 0),
-        stored="" if layout.in_vectors else _stored(layout),
-        y_offset=offset(problem.y),
+        stored=stored(
+            layout.store_vector, _channels(layout), offset(problem.y), operand_tiles.swizzle(config.consumer_channels)
+        ),
         plane_offset=f"(({'(n * K + k) * O + o' if deep else 'n * K + k'}) * P + p) * Q + q",
         coordinates=("n", *problem.spatial.output, "k", *sizes(problem)),
         last_pair=fragments.last_pair(problem),
@@ -126,12 +127,12 @@ def _spoils(layout: Layout) -> str:
     return f"a zero between {' or '.join([*packed, *([folded] if layout.config.fold > 1 else [])])}"
 
 
-def _stored(layout: Layout) -> str:
-    """C text: the channels of a consumer that are stored element by element, those past the last left out at once where
-    no other block has any."""
+def _channels(layout: Layout) -> str:
+    """C text: the channels of a consumer that are stored, those past the last left out at once where no other block has
+    any."""
     config, problem = layout.config, layout.read
     alone = layout.channel_tiles == config.fold == 1 and config.consumer_channels == config.tile_n
-    return "K" if alone and problem.k < config.tile_n else "channels"
+    return "K" if alone and problem.k < config.tile_n and not layout.in_vectors else "channels"
 
 
 def _window_sum(layout: Layout) -> WindowSum:

@@ -86,7 +86,7 @@ def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
 
 def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold: int) -> Iterator[Part[Layout]]:
     """Tiles that go with options, in packs of so many groups."""
-    root = layout_of(given, target, _plainest(pack, fold)).knowing("windows", "in_vectors", "group")
+    root = layout_of(given, target, _plainest(pack, fold)).knowing("windows", "group")
     problem, fills = root.read, pack > 1 or fold > 1
 
     def values(name: str, defaults: Iterable[int]) -> list[int]:

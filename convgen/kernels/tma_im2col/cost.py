@@ -31,6 +31,7 @@ class Rates:
     line: float = 6.5  # cycles a request for a line of B, which multiprocessors get one after the other
     straddle: float = 0.5007  # more, for each line that a row touches beyond its first
     ragged_line: float = 2.4  # cycles a line that a row touches, where rows begin inside a sector (133 layers, H200)
+    ragged_alone: float = 0.3  # more for such rows where filters stay, and rows of x come alone (386 layers, H200)
     latency: float = 736.9  # cycles of a load, to be covered by stages in flight
     stages_held: float = 1.577  # stages that are being read and so not in flight
     store: float = 0.00014  # a tile's element (as `joint`: tuning runs of 1,550 layers on H100s and H200s, 2026-11-27),
@@ -38,6 +39,7 @@ class Rates:
     turn: float = 0.4528  # between the MMAs of two tiles
     multicast: float = 0.4826  # how much of the x that a cluster need not fetch twice counts; of w, nothing
     joint: float = 60.0  # cycles a stage that the blocks of a cluster wait for one another
+    crowded: float = 0.1  # more time for each block beyond a multiprocessor's first (as `ragged_alone`)
     split: float = 0.2  # joining a cluster, a tile (fitted to 283 layers on an H100, as the next)
     split_store: float = 0.00022  # a partial sum's element
     finish: float = 6.0  # the second kernel of a stream (not fitted, as the next)
@@ -101,7 +103,8 @@ def time(
     weight_row = r.row if stream_k else r.weight_row
     load = max((a_rows + loaded) * k * 2 / r.l2, a_rows * r.row + loaded * weight_row)
     fetched = m / (cluster if shared == "a" else 1) + loaded / (cluster if shared == "b" else 1)
-    load = _loading(load, fetched, k, x_pitch, r) + r.stage / k_blocks
+    load = _loading(load, fetched, k, x_pitch, r)
+    load = load * (1 + r.ragged_alone * (resident > 0 and x_pitch % SECTOR > 0)) + r.stage / k_blocks
     if rewritten:  # while the step before is multiplied
         mma = max(mma, r.rewrite + rewritten * r.rewrite_element)
     ring = (r.latency / k_blocks + load) / max(stages - r.stages_held, 0.25)
@@ -125,7 +128,7 @@ def time(
         stores = math.ceil(units / sms) * over(epilogue, written * share)  # its consumers multiply nothing meanwhile
         return over(units / sms * main + stores + parts + start, (reads + written) / r.memory + start)
     in_turn = math.ceil(units / (sms * blocks * (consumers if pingpong else 1)))
-    time = max((math.ceil(units / sms) - 1) * busy + alone, in_turn * alone)
+    time = max((math.ceil(units / sms) - 1) * busy + alone, in_turn * alone) * (1 + r.crowded * (blocks - 1))
     return over(time + start, (reads + written) / r.memory + start)
 
 

@@ -16,7 +16,7 @@ from convgen.kernels.parts.counts import count
 from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, SWIZZLE_MASK
 from convgen.kernels.parts.window_sum import window_sum
 from convgen.kernels.tma_halo.halo import windows
-from convgen.kernels.tma_halo.rings import STORE_VECTOR, in_vectors, y_channels_last
+from convgen.kernels.tma_halo.rings import STORE_VECTOR, stored, y_channels_last
 from convgen.kernels.tma_halo.source import Load, Place, affine, element_offset, formula
 from convgen.kernels.winograd.source import weighted
 from convgen.kernels.winograd_fused.config import QUAD, QUADS
@@ -76,8 +76,7 @@ def source(plan: Plan, layout: Layout) -> str:
         pack=lowering.PACK[problem.y.dtype],
         epilogue=fragments.of_elements(problem, [c.name for c in layout.arriving]),
         arriving=operand_tiles.text(layout.arriving, STORE_VECTOR, at, single=True, transposed=False),
-        stored="" if in_vectors(problem) else "channels",
-        y_offset=at(problem.y),
+        stored=stored(layout.store_vector, "channels", at(problem.y), operand_tiles.swizzle(config.tile_n)),
         plane_offset="((n * K + k) * P + p) * Q + q",
         coordinates=("n", *problem.spatial.output, "k"),
         last_pair=fragments.last_pair(problem),
