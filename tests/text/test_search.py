@@ -23,7 +23,7 @@ from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
 #: The kernels whose spaces have parts.
-BOUNDED = ("tma_im2col", "tma_halo", "tma_wgrad", "depthwise_wgrad")
+BOUNDED = ("tma_im2col", "tma_halo", "tma_wgrad", "depthwise_wgrad", "mma_gemm")
 
 
 @st.composite
@@ -64,8 +64,18 @@ def test_no_layout_takes_less_than_the_bound_of_its_part(name: str, data: st.Dat
         assert part.least <= least_time(row, part)
 
 
+@pytest.mark.parametrize("name", BOUNDED)
+def test_parts_may_be_made_in_any_order(name: str) -> None:
+    groups = 64 if name.startswith("depthwise") else 1
+    problem = make("wgrad" if "wgrad" in name else "fprop", 2, 64, 64, (14, 14), (3, 3), pad=1, groups=groups)
+    row = kernel(name)
+    as_they_come = [layout.config for part in row.parts(problem, TARGET, {}) for layout in part.layouts]
+    later = [[layout.config for layout in part.layouts] for part in reversed([*row.parts(problem, TARGET, {})])]
+    assert [*itertools.chain(*reversed(later))] == as_they_come
+
+
 #: Kernels that are compared with one another.
-COMPARED = (*BOUNDED, "mma_gemm", "mma_wgrad", "depthwise_stream", "stem_wgmma", "direct")
+COMPARED = (*BOUNDED, "mma_wgrad", "depthwise_stream", "stem_wgmma", "direct")
 
 
 @settings(max_examples=25)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from convgen.kernels.parts.cost import CYCLES, over
+from convgen.kernels.parts.cost import CYCLES, LESS, over
 
 #: Times longer that a dgrad is taken to be than the forward convolution of the same product, for each of its phases.  A
 #: margin, not measured: where another kernel, whose dgrad has been, is expected to be about as fast, that one is taken.
@@ -70,3 +70,16 @@ def gemm_time(
     time = over(over(cycles / CYCLES, bytes / r.memory), tiles * steps * traffic / r.l2)
     time = time * r.ragged**ragged + r.start + r.spread * min(tiles / sms, 1)
     return time + (r.reduce + reduced / r.reduced if reduced else 0.0)
+
+
+def least(
+    *, instructions: float, shared: float, copies: float, alone: float, warps: int, steps: float, tiles: int,
+    traffic: float, ragged: int, bytes: float, sms: int, rates: Rates,
+) -> float:  # fmt: skip
+    """Microseconds that no such tile goes below, whatever its stages and its split: a multiprocessor multiplies for one
+    block after the other.  `ragged` is of x alone.  The rest as for `gemm_time`."""
+    r = rates
+    tensor = warps / SCHEDULERS * instructions * INSTRUCTION * r.products
+    block = steps * (max(tensor, shared * r.shared) + copies * r.copy + alone)
+    time = over(over(tiles / sms * block / CYCLES, bytes / r.memory), tiles * steps * traffic / r.l2)
+    return (time * r.ragged**ragged + r.start + r.spread * min(tiles / sms, 1)) * LESS

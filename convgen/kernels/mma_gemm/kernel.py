@@ -9,14 +9,14 @@ Accelerators" (2021), section V: the lowered matrix is never made, blocks of it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
-from convgen.kernels.base import Obstacle, Obstacles, plan_of
+from convgen.kernels.base import Obstacle, Obstacles, Part, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.mma_gemm import cost
 from convgen.kernels.mma_gemm.config import Config
@@ -72,14 +72,14 @@ class MmaGemm(base.Kernel[Config, Layout]):
             found += size_obstacles(problem)
         return found
 
-    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-        """As x and w lie, and where that may be faster, with channels innermost."""
+    def parts(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
+        """As x and w lie, and where that may be faster, with channels innermost: a part for each tile."""
         found = words_last(problem)
         wanted = [0, 1] if found and found.copies else [0]
         for relayout in [int(fixed["relayout"])] if "relayout" in fixed else wanted:
-            yield from self._space(problem, target, {**fixed, "relayout": relayout})
+            yield from self._parts(problem, target, {**fixed, "relayout": relayout})
 
-    def _space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+    def _parts(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
         read = forward(problem)
         size = read.x.element.bytes
         trial = _layout(problem, target, Shape(64, 64, 2, 2), 64 // size, fixed)
@@ -94,10 +94,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
             few = layout.tile_count < target.sms
             few = few and len(layout.phase_taps) == 1
             splits = [int(fixed["split_k"])] if "split_k" in fixed else [1, 2, 3, 4, 6, 8] if few else [1]
-            for split_k, stage in product(splits, pipelines):
-                if stage > max(pipelines[0], -(-max(layout.depths) // (k * split_k))):
-                    continue  # no part has as many steps
-                yield layout.split(split_k, stage, fixed.get("blocks"))
+            yield Part(_least(layout), _divided(layout, splits, pipelines, fixed.get("blocks")))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, problem, found = layout.config, layout.assigned.problem, Obstacles()
@@ -183,6 +180,29 @@ def _layout(problem: ConvProblem, target: Target, shape: Shape, k: int, fixed: O
     order, relayout = str(fixed.get("order", "channel_first")), int(fixed.get("relayout", 0))
     config = Config(shape.m, shape.n, k, shape.warps_m, shape.warps_n, 2, order=order, math=math, relayout=relayout)
     return Layout(problem, target, config)
+
+
+def _divided(
+    layout: Layout, splits: Sequence[int], pipelines: Sequence[int], blocks: int | str | None
+) -> Iterator[Layout]:
+    """The same tiles with gemm_k in parts, and no more stages than a part has steps."""
+    for split_k, stages in product(splits, pipelines):
+        if stages <= max(pipelines[0], -(-max(layout.depths) // (layout.config.tile_k * split_k))):
+            yield layout.split(split_k, stages, blocks)
+
+
+def _least(layout: Layout) -> float:
+    """Microseconds that the tile does not go below, whatever its split and its stages."""
+    asked = layout.tile_demands
+    us = cost.least(
+        instructions=asked["instructions"], shared=asked["reads"] + asked["writes"],
+        copies=asked["copies"], alone=asked["alone"], warps=asked["warps"],
+        steps=sum(layout.phase_steps) / len(layout.phase_steps),
+        tiles=layout.tile_count, traffic=asked["traffic"], ragged=layout.ragged_x,
+        bytes=sum(traffic(layout.assigned.problem)[way] for way in ("reads", "writes")),
+        sms=layout.target.sms, rates=on(cost.H200, layout.target.gpu),
+    )  # fmt: skip
+    return us + layout.prepared.time / memory_on(layout.target.gpu)
 
 
 def _bytes(layout: Layout) -> float:

@@ -261,13 +261,15 @@ class Layout(base.Layout[Config]):
     def ragged(self) -> int:
         """Of how many of x and y the pixels begin inside a sector.  y counts where no reduction stores it and threads
         can store 16 bytes at once: what narrower stores cost is told by their number."""
-        x, y = self.read.x, self.read.y
-        x_pixel, y_pixel = (
-            (x.pitch or self.read.c) * self.element_bytes,
-            (y.pitch or self.read.k) * y.element.bytes,
-        )
+        y = self.read.y
+        y_pixel = (y.pitch or self.read.k) * y.element.bytes
         stores = not self.swapped and self.config.split_k == 1
-        return (x_pixel % SECTOR != 0) + (stores and y_pixel % CHUNK_BYTES == 0 and y_pixel % SECTOR != 0)
+        return self.ragged_x + (stores and y_pixel % CHUNK_BYTES == 0 and y_pixel % SECTOR != 0)
+
+    @property
+    def ragged_x(self) -> int:
+        """1 where pixels of x begin inside a sector."""
+        return int((self.read.x.pitch or self.read.c) * self.element_bytes % SECTOR != 0)
 
 
 def _alone(how: Loading) -> float:
