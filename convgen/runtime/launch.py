@@ -153,8 +153,10 @@ class Program:
         if not step.persistent or step.cluster == 1:
             return grid, launch_bytes(step, grid[0], self._sms)
         grid = self._at_once_grid(step, grid, step.shared_bytes)
-        spread = launch_bytes(step, grid[0], self._sms)
-        return grid, spread if self._at_once_grid(step, grid, spread) == grid else step.shared_bytes
+        asked = launch_bytes(step, grid[0], self._sms)
+        if asked > step.shared_bytes and self._at_once_grid(step, grid, asked) != grid:
+            asked = step.shared_bytes
+        return grid, asked
 
     def _at_once_grid(self, step: Launch, grid: tuple[int, int, int], shared_bytes: int) -> tuple[int, int, int]:
         """A grid of as many clusters as run at once with so much shared memory."""
