@@ -154,7 +154,9 @@ def test_a_channel_may_be_a_formula() -> None:
     plan = Plan(prepared.problem, TARGETS["sm_90a"], "tma_im2col", "", prepared.launches(), prepared.workspaces)
     w = np.random.default_rng(1).standard_normal(source.extents).astype(np.float16)
     out = np.full(target.extents, np.nan, np.float16)
-    emulator.emulate(render("prepare.cu.j2", plan, prepare=prepared.kernel), plan.steps, {"w": w, "workspace.w": out})
+    emulator.emulate(
+        render("prepare/kernel.cu.j2", plan, prepare=prepared.kernel), plan.steps, {"w": w, "workspace.w": out}
+    )
     expected = np.zeros(target.extents, np.float16)
     for k in range(source.extent("k")):
         first = k // k_a_group * c_a_group

@@ -153,3 +153,8 @@ def test_importing_convgen_imports_nothing_large():
     large = ["sympy", "lark", "jinja2", "cupy", "numpy", "rich", "torch"]
     script = f"import sys, convgen, convgen.cli; print([m for m in {large} if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", script], cwd=ROOT, text=True).strip() == "[]"
+
+
+def test_every_kernel_has_a_folder_of_templates() -> None:
+    kernels = {path.parent.name for path in (ROOT / "convgen/kernels").glob("*/kernel.py")}
+    assert kernels <= {path.name for path in (ROOT / "templates").iterdir() if path.is_dir()}

@@ -238,7 +238,7 @@ def test_what_is_made_while_a_cache_is_cleared_is_no_failure(tmp_path, monkeypat
 
 def test_clear_and_prune_leave_the_user_s_files(tmp_path, monkeypatch):
     """CONVGEN_CACHE_DIR may name a folder that has more than the cache: this checkout, or what git keeps."""
-    own = ["templates/direct.cu.j2", "grammar/conv.lark", "ab/cdef", "ab/folder/file", "staging/notes"]
+    own = ["templates/direct/kernel.cu.j2", "grammar/conv.lark", "ab/cdef", "ab/folder/file", "staging/notes"]
     for name in own:
         path = tmp_path / name
         path.parent.mkdir(0o700, parents=True, exist_ok=True)

@@ -127,7 +127,7 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
         Pointer(result.role, result.dtype, result.role, written=True),
     )
     return Kernel(
-        "direct.cu.j2",
+        "direct/kernel.cu.j2",
         entry,
         _comment(problem, tile, blocked),
         pointers,

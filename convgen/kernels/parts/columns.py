@@ -70,7 +70,7 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
         value = f"inside ? {source} : {CONVERSIONS[lowered.dtype].nan if problem.padding is Padding.NAN else zero}"
     units, per_unit = units_of(lowered, head_of(lowered) if sliced else 0)
     return Kernel(
-        "im2col.cu.j2",
+        "im2col/im2col.cu.j2",
         entry,
         (
             f"im2col: {lowered_element(lowered)} = {element('x', x.dims)}, where",
@@ -147,7 +147,7 @@ def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sli
     )
     units, per_unit = units_of(Tensor(x.name, x.role, x.dtype, dims, extents), 1 if sliced else 0)
     return Kernel(
-        "col2im_gather.cu.j2",
+        "im2col/col2im_gather.cu.j2",
         entry,
         (
             f"col2im: {element('x', x.dims)} = sum over {', '.join(problem.spatial.filter)} "
@@ -215,7 +215,7 @@ def col2im_scatter(
     )
     units, per_unit = units_of(lowered, 1 if sliced else 0)
     return Kernel(
-        "col2im_scatter.cu.j2",
+        "im2col/col2im_scatter.cu.j2",
         entry,
         (
             f"col2im: adds {lowered_element(lowered)} to {element('x' if into_x else 'sums', x.dims)}, where",
@@ -263,7 +263,7 @@ def finish(
     )
     units, per_unit = units_of(sums, head)
     return Kernel(
-        "finish.cu.j2",
+        "im2col/finish.cu.j2",
         entry,
         (
             f"finish: from {problem.op}'s sums over {' '.join(sums.dims)}{f', {parts} parts,' if parts > 1 else ''}"

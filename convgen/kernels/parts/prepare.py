@@ -118,7 +118,7 @@ class Prepared:
 
     @cached_property
     def kernel(self) -> Kernel | None:
-        """Finished values for templates/prepare.cu.j2."""
+        """Finished values for templates/prepare/kernel.cu.j2."""
         if not self.copies:
             return None
         parts = tuple(transpose(copy) or gather(copy) for copy in self.copies)

@@ -220,7 +220,7 @@ def _kernel(level: _Level) -> Kernel:
     )
     blocks = -(-columns // level.width)
     return Kernel(
-        "sum.cu.j2",
+        "parts/sum.cu.j2",
         f"convgen_{problem.name}_sum_{t.name}_{level.number}",
         (f"{', '.join(element(s.name, s.dims) for s in level.sums)}: {rows} {what} of each, in a fixed order.",),
         tuple(pointer for pair in pointers for pointer in pair),

@@ -55,7 +55,7 @@ def im2col(problem: ConvProblem, entry: str, buffer: str, sliced: bool, form: st
         value = f"inside ? {source} : {padding}"
     nest.drop_unused(f"{target}\n{value}")
     return Kernel(
-        "im2col_loops.cu.j2",
+        "im2col/loops.cu.j2",
         entry,
         (
             f"im2col: {lowered_element(lowered)} = {element('x', x.dims)}, where",
