@@ -424,7 +424,7 @@ void convgen_tma_wgrad_halo(
         const float* first = &acc[i / 2 * parts + part][j % (store_columns / 16) * 8 + i % 2 * 2];
         float v[4];
         join_pairs(first, first + 4, lane, v);
-        if (k - pack * rows < rows && channel < x_channels && (k - pack * rows) / group_rows == channel / group_channels) {
+        if (channel < x_channels && (k - pack * rows) / group_rows == channel / group_channels) {
           *reinterpret_cast<Vec4*>(partials + k * w_stride_k + tap * w_stride_s + c) = Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
         }
       }

@@ -146,7 +146,9 @@ class Tests:
 def _tests(layout: Layout) -> Tests:
     g = layout.gemm
     in_pack = "k - pack * rows" if g.packs > 1 else "k"
-    row = [f"{in_pack} < rows"] * (g.rows % layout.config.tile_m != 0) + ["k < K"] * g.last_fewer
+    last = ["k < K"] * g.last_fewer
+    row = [f"{in_pack} < rows"] * (g.rows % layout.config.tile_m != 0) + last
+    kept = last if g.group_pack > 1 else row  # a row whose group is that of a channel is one of the pack's
 
     def within(channel: str) -> list[str]:
         return [f"{channel} < x_channels"] * layout.c_tail
@@ -156,9 +158,9 @@ def _tests(layout: Layout) -> Tests:
 
     found = (
         row,
-        ["box < boxes"] * layout.n_tail + row + within("channel") + own("channel"),
-        row + (within("channel") + own("channel") if g.group_pack > 1 else within("c")),
-        row + within("channel + e") + own("(channel + e)"),
+        ["box < boxes"] * layout.n_tail + kept + within("channel") + own("channel"),
+        kept + (within("channel") + own("channel") if g.group_pack > 1 else within("c")),
+        kept + within("channel + e") + own("(channel + e)"),
     )
     return Tests(*map(" && ".join, found))
 
