@@ -278,15 +278,17 @@ def launch_grid(launch: Launch, sms: int, clusters: int | None = None) -> tuple[
     return max(blocks, unit), 1, 1
 
 
-#: Of the multiprocessors, what a launch fills at least that is spread over them; fewer blocks find free ones.
+#: Of the multiprocessors, what a launch fills at least that is spread over them; fewer blocks find free ones, but not
+#: behind another launch of the plan, which prepares copies on all of them.
 SPREAD_FROM = 0.3
 
 
-def launch_bytes(launch: Launch, blocks: int, sms: int) -> int:
-    """Shared memory of a launch of so many blocks on a GPU of that many multiprocessors.
+def launch_bytes(launch: Launch, blocks: int, sms: int, behind: bool = False) -> int:
+    """Shared memory of a launch of so many blocks on a GPU of that many multiprocessors; whether it is `behind` another
+    one of its plan.
 
     With dependent launch, blocks begin while those of the kernel before still fill most multiprocessors, and crowd on
     the free ones, unless one leaves no room for another (docs/decisions/dependent_launch.md).
     """
-    few = SPREAD_FROM * sms <= blocks < sms
+    few = (0 if behind else SPREAD_FROM * sms) <= blocks < sms
     return max(launch.shared_bytes, launch.spread_bytes) if few else launch.shared_bytes

@@ -149,11 +149,11 @@ class Program:
     def _place(self, step: Launch) -> tuple[tuple[int, int, int], int]:
         """Its grid, of no more clusters than run at once: one that has to wait would take as long again as all the
         others.  Its bytes of shared memory, by which no cluster has to wait either."""
-        grid = launch_grid(step, self._sms)
+        grid, behind = launch_grid(step, self._sms), step != self._manifest.steps[0]
         if not step.persistent or step.cluster == 1:
-            return grid, launch_bytes(step, grid[0], self._sms)
+            return grid, launch_bytes(step, grid[0], self._sms, behind)
         grid = self._at_once_grid(step, grid, step.shared_bytes)
-        asked = launch_bytes(step, grid[0], self._sms)
+        asked = launch_bytes(step, grid[0], self._sms, behind)
         if asked > step.shared_bytes and self._at_once_grid(step, grid, asked) != grid:
             asked = step.shared_bytes
         return grid, asked

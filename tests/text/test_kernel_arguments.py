@@ -80,6 +80,14 @@ def test_few_blocks_are_spread_over_multiprocessors(driver, tiles, spread):
     assert (launch.config.shared_bytes, driver.shared_limit) == (116736 if spread else 1000, 116736)
 
 
+@pytest.mark.parametrize(("tiles", "spread"), [(1, 1), (131, 1), (132, 0)])
+def test_blocks_behind_others_of_the_plan_are_spread_however_few(driver, tiles, spread):
+    step = replace(LAUNCH, grid=(tiles, 1, 1), persistent=True, dependent=True, spread_bytes=116736)
+    kernel(replace(LAUNCH, entry="first"), step)(**right(), stream=STREAM)
+    first, launch = driver.launches
+    assert (first.config.shared_bytes, launch.config.shared_bytes) == (1000, 116736 if spread else 1000)
+
+
 @pytest.mark.parametrize(("fit", "spread"), [(24, 0), (25, 1)])
 def test_no_cluster_waits_because_blocks_are_spread(driver, fit, spread):
     driver.clusters, driver.spread_clusters = 32, fit
