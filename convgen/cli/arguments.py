@@ -115,20 +115,21 @@ def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
     """Reads a list of known names, separated by commas."""
 
     def read(text: str) -> tuple[str, ...]:
-        names = _names(text)
-        for name in names:
+        found = names(text)
+        for name in found:
             if name not in known:
                 hint = did_you_mean(name, known) or f"choose from {', '.join(known)}"
                 raise argparse.ArgumentTypeError(f"unknown {short(name)}\nhint: {hint}")
-        return tuple(dict.fromkeys(names))
+        return tuple(dict.fromkeys(found))
 
     return read
 
 
-def _names(text: str) -> list[str]:
-    if not (names := [name for part in text.split(",") if (name := part.strip())]):
+def names(text: str) -> list[str]:
+    """Reads a list of names, separated by commas."""
+    if not (found := [name for part in text.split(",") if (name := part.strip())]):
         raise argparse.ArgumentTypeError("it names nothing\nhint: leave it out, or separate names by commas")
-    return names
+    return found
 
 
 def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
@@ -153,7 +154,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 def add_only(parser: argparse.ArgumentParser) -> None:
     """Which convolutions are wanted."""
     parser.add_argument(
-        "--only", action="extend", type=_names, default=[], metavar="CONVS",
+        "--only", action="extend", type=names, default=[], metavar="CONVS",
         help="only these convolutions, or conv blocks, separated by commas",
     )  # fmt: skip
 
