@@ -136,7 +136,8 @@ class Cache:
         return True
 
     def _warn_unusable(self, error: OSError) -> None:
-        self._warn(error.strerror or str(error), "Set CONVGEN_CACHE_DIR to a folder that can be written")
+        reason = "it is not a folder" if error.errno == errno.EEXIST else error.strerror or str(error)
+        self._warn(reason, "Set CONVGEN_CACHE_DIR to a folder that can be written")
 
     def _warn(self, reason: str, remedy: str) -> None:
         if self.root in _warned:

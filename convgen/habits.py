@@ -363,7 +363,7 @@ PADDINGS: Mapping[str, Padding] = {
 }
 #: What people write for a size that is not known before a call, and what takes its place.
 ANY_SIZES = ("None", "none", "dynamic", "dyn", "any", "Any", "unknown")
-ANY_SIZE = "of a size that calls decide, write one to plan for, and `dynamic n` behind the tensors"
+ANY_SIZE = "of a size that calls decide, write one to plan for, and `dynamic {}` behind the tensors"
 #: What people call a group for each channel.
 EACH_CHANNEL = ("depthwise", "dw", "channels", "in_channels", "all", "each")
 #: What padding is made of.

@@ -115,20 +115,21 @@ def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
     """Reads a list of known names, separated by commas."""
 
     def read(text: str) -> tuple[str, ...]:
-        names = _names(text)
-        for name in names:
+        found = names(text)
+        for name in found:
             if name not in known:
                 hint = did_you_mean(name, known) or f"choose from {', '.join(known)}"
                 raise argparse.ArgumentTypeError(f"unknown {short(name)}\nhint: {hint}")
-        return tuple(dict.fromkeys(names))
+        return tuple(dict.fromkeys(found))
 
     return read
 
 
-def _names(text: str) -> list[str]:
-    if not (names := [name for part in text.split(",") if (name := part.strip())]):
+def names(text: str) -> list[str]:
+    """Reads a list of names, separated by commas."""
+    if not (found := [name for part in text.split(",") if (name := part.strip())]):
         raise argparse.ArgumentTypeError("it names nothing\nhint: leave it out, or separate names by commas")
-    return names
+    return found
 
 
 def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
@@ -153,7 +154,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 def add_only(parser: argparse.ArgumentParser) -> None:
     """Which convolutions are wanted."""
     parser.add_argument(
-        "--only", action="extend", type=_names, default=[], metavar="CONVS",
+        "--only", action="extend", type=names, default=[], metavar="CONVS",
         help="only these convolutions, or conv blocks, separated by commas",
     )  # fmt: skip
 
@@ -228,28 +229,39 @@ def read_specs(arguments: argparse.Namespace, more: Iterable[str] = ()) -> list[
 def narrowed(specs: Sequence[Spec], only: Sequence[str], with_errors: bool = False) -> list[Spec]:
     """Of several specs, each with those of the names that it has, where it has any; `with_errors`, also those whose
     names are not known for their errors.  Raises UsageError, SpecError."""
-    from convgen.driver import load
-
     if len(specs) < 2 or not only:
         return [*specs]
     found, known, unsure = [], dict[str, None](), False
     for spec in specs:
-        whole = replace(spec, only=())
         try:
-            names = [name for c in load(whole) for name in (c.request.conv, c.name)]
+            has = _convolutions(spec)
         except SpecError:
             if not with_errors:
                 raise
-            found.append(whole)
+            found.append(replace(spec, only=()))
             unsure = True
             continue
-        known |= dict.fromkeys(names)
-        if own := tuple(name for name in only if name in names):
+        known |= dict.fromkeys(has)
+        if own := tuple(name for name in only if name in has):
             found.append(replace(spec, only=own))
     for name in only:
         if name not in known and not unsure:
             raise UsageError(unknown("convolution", name, known))
     return found
+
+
+def _convolutions(spec: Spec) -> list[str]:
+    """The names of a spec's convolutions, and of their blocks.  Raises SpecError."""
+    from convgen.driver import load
+
+    whole = replace(spec, only=())
+    try:
+        found = load(whole)
+    except SpecError:
+        if not spec.defines:
+            raise
+        found = load(replace(whole, defines={}))  # the spec may lack a let that another one has
+    return [name for c in found for name in (c.request.conv, c.name)]
 
 
 def read_spec(arguments: argparse.Namespace, path: str) -> Spec:

@@ -10,7 +10,7 @@ from pathlib import Path
 from convgen import driver
 from convgen.bench import suites
 from convgen.cli import console
-from convgen.cli.arguments import add_choice, add_images, add_specs, one_of, read_specs
+from convgen.cli.arguments import add_choice, add_images, add_specs, names, one_of, read_specs
 from convgen.driver import Compilation
 from convgen.ir.problem import Op
 from convgen.spec import UsageError
@@ -26,7 +26,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     add_choice(parser)
     add_images(parser)
     parser.add_argument(
-        "--suite", type=lambda text: [name.strip() for name in text.split(",")], default=[], metavar="NAMES",
+        "--suite", action="extend", type=names, default=[], metavar="NAMES",
         help="suites, separated by commas: specs, or folders of specs, that ship with convgen",
     )  # fmt: skip
     parser.add_argument(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,10 +17,6 @@ from convgen.frontend.types import check_dtype, number_type
 from convgen.ir import epilogue as ir
 from convgen.ir.tensor import Tensor
 
-#: Largest number that a value of the epilogue holds, by its type.
-LARGEST = {"f32": float.fromhex("0x1.fffffep+127"), "f64": float.fromhex("0x1.fffffffffffffp+1023")}
-#: And the least that rounds to more.
-_BEYOND = {"f32": float.fromhex("0x1.ffffffp+127"), "f64": math.inf}
 ACC = "acc"
 #: What a result cannot be called: the roles of a kernel's tensors; and an operand neither, nor as other arguments are.
 ROLES = dict.fromkeys(("x", "w", "y", "lowered"), "a tensor of every kernel")
@@ -317,8 +312,8 @@ class Body:
 
     def _number(self, e: ast.Number) -> ir.Expr | None:
         value = float(e.text)
-        largest = LARGEST[self._type]
-        if value >= _BEYOND[self._type]:
+        largest = ir.LARGEST[self._type]
+        if value >= ir.BEYOND[self._type]:
             message = f"the number is too large; an {self._type} holds at most {largest:.9g}"
             self._report.error("E005", message, e.span)
             return None

@@ -85,6 +85,8 @@ def assignment(place: Place) -> str | None:
     if before in ("return", "yield", "result"):
         return "assign the result to the tensor that it is: `y = ...`"
     if after.type == "ASSIGN":
+        if place.is_tensor(before):  # which an epilogue cannot read
+            return f"there is no `{word}=`: `{before}` is assigned once, and values before it have names of their own"
         other = "t" if before != "t" else "u"
         value = f"{before} {word} {place.rest_of_line(2) or '...'}"
         return f"there is no `{word}=`: assign to a name of its own, as in `{other} = {value}`"

@@ -173,13 +173,15 @@ class Solver:
         if dim.extent is None and name not in self._sizes:
             return None
         size = dim.extent or ast.Reference(dim.span, name)
-        any_size = dict.fromkeys(habits.ANY_SIZES, habits.ANY_SIZE) if name in DYNAMIC_DIMS else {}
+        any_size = dict.fromkeys(habits.ANY_SIZES, habits.ANY_SIZE.format(name)) if name in DYNAMIC_DIMS else {}
         return self._checked(name, self._sizes.evaluate(size, any_size), 1, size)
 
     def _checked(self, what: str, value: int | None, least: int, size: ast.Expr) -> int | None:
         """The value of a size that is stated, or None where it has an error."""
         if value is not None and not least <= value <= MAX_INT:
-            hint = self._sizes.refuse(size) or (habits.ANY_SIZE if value == -1 and what in DYNAMIC_DIMS else None)
+            hint = self._sizes.refuse(size)
+            if not hint and value == -1 and what in DYNAMIC_DIMS:
+                hint = habits.ANY_SIZE.format(what)
             self._report.error("E209", f"{what} is {value}; it must be from {least} to {MAX_INT}", size.span, hint)
             value = None
         self._unclear |= value is None

@@ -22,7 +22,7 @@ from convgen.frontend.expression_hints import (
 )  # fmt: skip
 from convgen.frontend.operators import OPERATORS
 from convgen.frontend.place import Place
-from convgen.frontend.size_hints import LAYOUTS, axes, by_x, channels, extent, listed_by_axis, positional
+from convgen.frontend.size_hints import LAYOUTS, any_size, axes, by_x, channels, extent, listed_by_axis, positional
 from convgen.frontend.tokens import COMMENT, MIXED, meant
 from convgen.ir.dtypes import TENSOR_DTYPES
 
@@ -41,7 +41,7 @@ def _stray_hint(place: Place) -> str | None:
     if word == ";" and {"COMMA", "RSQB"} <= place.kinds:
         return "separate dims by commas"
     if word == "?" and not place.in_epilogue:
-        return habits.ANY_SIZE
+        return any_size(place)
     if hint := wording.HABITS.get(str(word)):
         return hint
     if word[0].isalnum():
@@ -154,7 +154,7 @@ def _statement(place: Place) -> str | None:
 def _keyword(place: Place) -> str | None:
     word = place.word
     if word in wording.KEYWORDS and place.declares and place.begins_line:
-        return f"`{word}` is a keyword; choose another name"
+        return f"`{word}` is a keyword; choose another name" if place.is_assigned_keyword else _nameless(place)
     if word not in wording.KEYWORDS or place.begins_line:
         return None
     if word.type == "CONV" and len(place.braces) > 1:
@@ -164,6 +164,16 @@ def _keyword(place: Place) -> str | None:
     if "NAME" in place.kinds and "OPERAND" not in place.kinds:
         return f"`{word}` is a keyword; choose another name"
     return None
+
+
+def _nameless(place: Place) -> str:
+    """What a line that ends behind the word that declares something lacks."""
+    before = str(place.before)
+    if before == "let":
+        return "write `let NAME = SIZE`"
+    if before == "conv":
+        return "write `conv NAME { ... }`"
+    return f"a tensor has a name: `{before} {_NAMES.get(before, 't')}: f16[...]`"
 
 
 #: What tensors are called in the documents.
@@ -329,13 +339,14 @@ def _sign(place: Place) -> str | None:
     if place.kinds == {"COLON"} and before in {*TENSOR_DTYPES, *habits.TYPES} and word not in TENSOR_DTYPES:
         return f"the name goes before the type: `{word}: {before}[...]`"
     if place.kinds == {"COLON"}:
-        is_type = word.type == "NAME" and not place.begins_line
-        return f"write a tensor as `{before}: {word if is_type else 'f16'}[...]`"
+        known = word if word in TENSOR_DTYPES else habits.meant(word, TENSOR_DTYPES, habits.TYPES)
+        return f"write a tensor as `{before}: {'f16' if place.begins_line or not known else known}[...]`"
     dims = ", ".join(LAYOUTS.get(place.keyword, LAYOUTS["input"])[4])
     if before.type == "COLON" and word.type == "LSQB":
         return f"put the element type before the dims: `{place.words[place.at - 2]}: f16[{dims}]`"
     if place.kinds == {"LSQB"}:
-        return habits.NO_SETTINGS.get(habits.plain(word), f"put the dims in brackets: `{before}[{dims}]`")
+        setting = habits.NO_SETTINGS.get(habits.plain(word)) if len(word) > 1 else None  # a letter is a dim
+        return setting or f"put the dims in brackets: `{before}[{dims}]`"
     return None
 
 

@@ -22,6 +22,10 @@ _REACH = 500
 _TOO_MUCH = frozenset({"SLASH", "COMMA", "ASSIGN", "COLON", "RPAR", "RSQB"})
 #: Signs that close brackets.
 _CLOSING = {"RSQB": "]", "RPAR": ")"}
+#: Kinds that declare a tensor of the convolution.
+_TENSORS = frozenset({"INPUT", "FILTER", "OUTPUT", "LOWERED"})
+#: Kinds behind which a value stands.
+_BEFORE_VALUE = frozenset({"ASSIGN", "PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "COMPARE", "AND", "OR", "NOT"})
 #: Kinds that begin a statement of an epilogue alone.
 _IN_EPILOGUE = frozenset({"OPERAND", "RESULT"})
 
@@ -222,6 +226,8 @@ class Place:
         """Whether the word begins a line, or is meant as a setting, and something stands behind it there."""
         if self.word.type != "NAME" or self.after is None or self.after.line != self.word.end_line:
             return False
+        if self.before is not None and self.before.type in _BEFORE_VALUE and not self.begins_line:
+            return False
         others = habits.SETTINGS.keys() | habits.NO_SETTINGS.keys()
         known = len(self.word) > 1 and habits.plain(self.word) in others
         goes_on = self.after.type in ("ASSIGN", "COMMA", "RSQB", "RPAR")  # the statement of the line before
@@ -253,6 +259,12 @@ class Place:
         """Whether the word begins a line as a setting of ours or of another project would."""
         known = len(self.word) > 1 and habits.plain(self.word) in habits.NO_SETTINGS
         return self.setting_of_line is not None or (known and self.begins_line and self.is_followed_by_value)
+
+    def is_tensor(self, name: str) -> bool:
+        """Whether the block declares a tensor of the name, other than an operand or a further result."""
+        conv = max((i for i, w in enumerate(self.words[: self.at]) if w.type == "CONV"), default=0)
+        declared = pairwise(self.words[conv : self.at])
+        return any(word.type in _TENSORS and word_behind == name for word, word_behind in declared)
 
     def is_open(self, closing: Token) -> bool:
         """Whether there is a bracket in the block, before the word, that one like this would close."""

@@ -11,6 +11,7 @@ from lark import Token
 
 from convgen import habits
 from convgen.frontend import wording
+from convgen.frontend.dims import DYNAMIC_DIMS
 from convgen.frontend.place import Place
 from convgen.ir.problem import Padding
 
@@ -104,11 +105,17 @@ def channels(place: Place) -> str | None:
     return None
 
 
+def any_size(place: Place) -> str:
+    """Of an extent that is left open: `h=?`."""
+    named = place.words[place.at - 2] if place.before == "=" and place.at > 1 else ""
+    return habits.ANY_SIZE.format(named if named in DYNAMIC_DIMS else "n")
+
+
 def extent(place: Place) -> str | None:
     """An extent or an amount behind a colon, or an extent that may be any."""
     word, before, after = place.word, place.before, place.after
     if word.type == "STAR" and before is not None and before.type == "ASSIGN" and place.keyword in LAYOUTS:
-        return habits.ANY_SIZE
+        return any_size(place)
     if word.type != "COLON" or before is None or before.type != "NAME" or after is None:
         return None
     if after.type not in ("NAME", "INT", "LPAR") or not ("RSQB" in place.kinds or place.keyword in wording.AXES):

@@ -91,7 +91,7 @@ def stray(token: Token) -> str:
 
 
 COMMENT_HINT = "a comment begins with `#`"
-POWER = "there is no power operator: write the product, as in `acc * acc`"
+POWER = "there is no power operator: write the product"
 
 #: What to write for characters that people type out of habit.
 HABITS = {

@@ -30,6 +30,7 @@ from convgen.functional.arrays import NUMPY, Array, library_of
 from convgen.functional.call import Call, given
 from convgen.functional.parameters import Amounts, Numbers, plain, text, whole
 from convgen.functional.pointwise import Step, activation
+from convgen.ir.epilogue import BEYOND
 from convgen.runtime.errors import WrongArguments, WrongShape
 
 if TYPE_CHECKING:
@@ -332,7 +333,8 @@ def _arguments(
     for name, extents in (("input", input.shape[1:]), ("weight", weight.shape)):
         if 0 in extents:
             raise WrongShape(f"{name} has shape {tuple(arrays[name].shape)}: a batch may be empty, and nothing else")
-    return arrays, operands, (*steps, *activation(given_activation)), unbatched
+    beyond = BEYOND["f64" if str(weight.dtype).endswith("float64") else "f32"]
+    return arrays, operands, (*steps, *activation(given_activation, beyond)), unbatched
 
 
 def _into(call: Call, out: Array | None) -> Call:

@@ -123,8 +123,9 @@ def _float(number: object) -> float:
         return math.nan
 
 
-def activation(given: str | Sequence[object] | None) -> tuple[Step, ...]:
-    """The steps of `activation=`: a name, or a name and numbers such as ("leaky_relu", 0.2).  Raises WrongArguments."""
+def activation(given: str | Sequence[object] | None, beyond: float = math.inf) -> tuple[Step, ...]:
+    """The steps of `activation=`: a name, or a name and numbers such as ("leaky_relu", 0.2), below `beyond`.  Raises
+    WrongArguments."""
     if given is None:
         return ()
     if not isinstance(given, Sequence):
@@ -143,6 +144,8 @@ def activation(given: str | Sequence[object] | None) -> tuple[Step, ...]:
         count = len(known.defaults)
         takes = f"at most {count} finite number{'s' if count > 1 else ''}" if count else "no numbers"
         raise WrongArguments(f"activation {name!r} takes {takes}, not {', '.join(map(repr, numbers))}")
+    if too_large := [value for value in finite if abs(value) >= beyond]:
+        raise WrongArguments(f"activation {name!r} computes with float32, which does not hold {too_large[0]!r}")
     return (Step(str(name), (*finite, *known.defaults[len(numbers) :])),)
 
 

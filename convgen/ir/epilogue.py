@@ -8,6 +8,7 @@ made in `codegen.epilogue`, NumPy values in `ir.reference`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +21,10 @@ PRECEDENCE: dict[str, int] = {
     **dict.fromkeys("*/", 5),
 }  # fmt: skip
 COMPARISON, UNARY, ATOM = PRECEDENCE["<"], 6, 7
+#: Largest number that a value holds, by its type.
+LARGEST = {"f32": float.fromhex("0x1.fffffep+127"), "f64": float.fromhex("0x1.fffffffffffffp+1023")}
+#: And the least that rounds to more.
+BEYOND = {"f32": float.fromhex("0x1.ffffffp+127"), "f64": math.inf}
 
 
 class Expr:

@@ -264,6 +264,9 @@ def _numpy_of(array: object, slot: Slot) -> str:
     if slot.shape == () and isinstance(array, SupportsFloat) and library not in _NUMPY_COPIES:
         return f"numpy.array({slot.name}, {slot.numpy_dtypes[0].name!r})"
     name, raw = slot.name, slot.numpy_dtypes[1:]
+    taken = [f"torch.{dtype.name}" for dtype in slot.numpy_dtypes]
+    if library == "torch" and str(getattr(array, "dtype", None)) not in taken:
+        name = f"{name}.to({taken[0]})"
     if library == "torch" and raw:  # torch gives NumPy no bf16 and no fp8, but their bits
         name = f"{name}.view(torch.{raw[-1].name})"
     return _NUMPY_COPIES.get(library, "").format(name)

@@ -212,6 +212,17 @@ def test_a_folder_stands_for_its_specs(capsys):
     assert capsys.readouterr().err == "convgen: error: folder.conv: is a folder without a .conv file\n"
 
 
+def test_a_define_that_the_wanted_spec_alone_has(capsys):
+    other = SPEC.replace("let n = 2", "let batch = 2").replace("[n,", "[n=batch,", 1)
+    Path("other.conv").write_text(other.replace("conv layer", "conv other"))
+    assert main(["compile", ".", "--dump-after", "load", "--only", "other", "-D", "batch=4"]) == 0
+    assert "x: f16[n=4, " in capsys.readouterr().out
+    assert main(["check", ".", "--only", "other", "-D", "batch=4"]) == 0
+    assert capsys.readouterr().out == "other.conv: 1 convolution, no errors\n"
+    assert main(["check", ".", "--only", "layer,other", "-D", "batch=4"]) == 1
+    assert "layer.conv: error[E103]: -D batch: the file has no `let batch`" in capsys.readouterr().out
+
+
 def test_a_file_whose_name_begins_with_a_dash(capsys):
     Path("layer.conv").rename("-x.conv")
     assert main(["check", "--", "-x.conv"]) == 0

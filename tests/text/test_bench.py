@@ -795,9 +795,14 @@ def test_suites_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert suites.find("net/b") == [tmp_path / "net" / "b.conv"]
     with pytest.raises(UsageError, match="did you mean `flat`"):
         suites.find("flatt")
-    for unknown in ("nut", "", "..", str(tmp_path), "net/c"):
+    for unknown in ("nut", "..", str(tmp_path), "net/c"):
         assert cli.main(["bench", "--suite", f"flat, {unknown}"]) == 2
         assert f"unknown suite '{unknown}'" in capsys.readouterr().err
+    for written in (["flat,"], ["net/b", "--suite", "flat"]):
+        assert cli.main(["bench", "--suite", *written, "--only", "none"]) == 2
+        assert "unknown convolution 'none'" in capsys.readouterr().err
+    assert cli.main(["bench", "--suite", ","]) == 2
+    assert "argument --suite: it names nothing" in capsys.readouterr().err
     assert cli.main(["bench"]) == 2
     assert "--suite, of flat, net" in capsys.readouterr().err
 

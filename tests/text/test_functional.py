@@ -326,6 +326,7 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(activation=("relu", 1)), "takes no numbers"),
         (dict(activation=("elu", math.nan)), "takes at most 1 finite number"),
         (dict(activation=("elu", 10**400)), "takes at most 1 finite number"),
+        (dict(activation=("elu", -1e99)), "activation 'elu' computes with float32, which does not hold -1e+99"),
         (dict(input=array(1, 3, 0, 5)), "input has shape (1, 3, 0, 5): a batch may be empty, and nothing else"),
         (dict(input=array(1, 0, 5, 5), weight=array(4, 0, 3, 3), bias=array(4)), "input has shape (1, 0, 5, 5)"),
         (dict(input=array(0, 3, 5, 5)), "an empty batch takes no kernel"),

@@ -28,7 +28,7 @@ OPTIONS = {name: strategy.options for name, strategy in strategies.load_all().it
 
 
 CHANNELS = "channels of a larger tensor are written as `c=64 of 256`; a call says where they begin"
-DYNAMIC = "of a size that calls decide, write one to plan for, and `dynamic n` behind the tensors"
+DYNAMIC = "of a size that calls decide, write one to plan for, and `dynamic {}` behind the tensors"
 
 
 def spec(**changed: str) -> str:
@@ -93,11 +93,21 @@ def errors(text: str) -> list[str]:
         ("pad", "reflect 1", "say first how much: `pad 1 reflect`", "1 reflect"),
         ("input", "x: f16[n, h=14, w=14, c=0:64]", CHANNELS, "x: f16[n, h=14, w=14, c=64 of 256]"),
         ("output", "y: f16[n, p, q, k[0:64]]", CHANNELS, "y: f16[n, p, q, k=64 of 256]"),
-        *((dim, size, DYNAMIC, LINES["input"]) for dim, size in (
-            ("input", "x: f16[n=?, h=14, w=14, c=64]"), ("input", "x: f16[n=*, h=14, w=14, c=64]"),
-            ("input", "x: f16[n=None, h=14, w=14, c=64]"), ("input", "x: f16[n, h=dynamic, w=14, c=64]"),
-            ("input", "x: f16[n=-1, h=14, w=14, c=64]"), ("input", "x: f16[?, h=14, w=14, c=64]"),
+        *(("input", size, DYNAMIC.format(dim), LINES["input"]) for dim, size in (
+            ("n", "x: f16[n=?, h=14, w=14, c=64]"), ("n", "x: f16[n=*, h=14, w=14, c=64]"),
+            ("n", "x: f16[n=None, h=14, w=14, c=64]"), ("h", "x: f16[n, h=dynamic, w=14, c=64]"),
+            ("n", "x: f16[n=-1, h=14, w=14, c=64]"), ("n", "x: f16[?, h=14, w=14, c=64]"),
+            ("w", "x: f16[n, h=14, w=-1, c=64]"), ("w", "x: f16[n, h=14, w=?, c=64]"),
+            ("h", "x: f16[n, h=*, w=14, c=64]"),
         )),
+        ("input", "", "a tensor has a name: `input x: f16[...]`", LINES["input"]),
+        ("output", "", "a tensor has a name: `output y: f16[...]`", LINES["output"]),
+        ("output", "y y: f16[n, p, q, k]", "write a tensor as `y: f16[...]`", LINES["output"]),
+        ("output", "y float16[n, p, q, k]", "write a tensor as `y: f16[...]`", LINES["output"]),
+        ("output", "y f32[n, p, q, k]", "write a tensor as `y: f32[...]`", "y: f32[n, p, q, k]"),
+        ("input", "x: f16 n, h=14, w=14, c=64]", "put the dims in brackets: `f16[n, h, w, c]`", LINES["input"]),
+        ("filter", "w: f16 k=64, r=3, s=3, c=64]", "put the dims in brackets: `f16[k, r, s, c]`", LINES["filter"]),
+        ("let n =", "2**3", "there is no power operator: write the product", "2*2*2"),
     ],
 )  # fmt: skip
 def test_a_setting_that_is_written_as_elsewhere(setting, written, hint, followed):
@@ -117,6 +127,8 @@ def test_a_setting_that_is_written_as_elsewhere(setting, written, hint, followed
         ("t: acc + b", "write `t = acc + b`", "t = acc + b"),
         ("acc += b\n t = acc",
          "there is no `+=`: assign to a name of its own, as in `t = acc + b`", "t = acc + b"),
+        ("t = acc\n y += b",
+         "there is no `+=`: `y` is assigned once, and values before it have names of their own", "t = acc + b"),
         ("t = leaky_relu(acc + b, slope=0.1)",
          "arguments have no names, and values are compared by `==`", "t = leaky_relu(acc + b, 0.1)"),
         ("t = select(acc = 0, acc, b)",
@@ -179,6 +191,17 @@ def test_a_setting_that_is_lost_is_not_the_one_before_in_its_line(role):
     lost = spec(**{role: LINES[role].replace("]", "[0:8]]").replace("acc", "acc (")})
     assert len(errors(lost)) == 1
     assert len(errors(lost.replace("\n", " "))) == 1
+
+
+@pytest.mark.parametrize(("begun", "hint"), [("let", "write `let NAME = SIZE`"), ("conv", "write `conv NAME { ... }`")])
+def test_a_word_that_declares_nothing(begun, hint):
+    assert errors(f"{begun}\n{spec()}") == [hint]
+
+
+@pytest.mark.parametrize("value", ["relu(acc)", "acc + relu(acc)", "acc * -relu(acc)"])
+def test_an_assignment_outside_of_an_epilogue(value):
+    """A function in it is no setting."""
+    assert errors(spec(target=f"sm_90a\ny = {value}")) == ["operands and assignments belong in `epilogue { ... }`"]
 
 
 def test_a_let_in_the_line_of_an_epilogue():

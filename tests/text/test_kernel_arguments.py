@@ -449,6 +449,22 @@ def test_how_the_emulator_takes_another_library_s_array():
 
 
 @pytest.mark.parametrize(
+    ("dtype", "given", "to"),
+    [("f16", "bfloat16", "float16"), ("bf16", "float32", "bfloat16"), ("f32", "float64", "float32")],
+)
+def test_how_the_emulator_takes_a_tensor_of_another_type(dtype, given, to, driver):
+    torch = pytest.importorskip("torch")
+    tensors = [np.zeros(tensor.shape, np.float16) for tensor in (IMAGE, FILTER)]
+    declared = Tensor("scale", "operand", dtype, ("k",), (8,))
+    scale = torch.zeros(8, dtype=getattr(torch, given))
+    with pytest.raises(errors.WrongType) as raised:
+        kernel(operands=(declared,)).emulate(*tensors, scale=scale)
+    hint = str(raised.value).partition("\nhint: ")[2].removesuffix(" is one")
+    assert hint.startswith(f"scale.to(torch.{to}).")
+    assert eval(hint, {"scale": scale, "torch": torch}).shape == (8,)
+
+
+@pytest.mark.parametrize(
     ("dtype", "raw"), [("f32", ""), ("bf16", ".view(torch.int16)"), ("e4m3", ".view(torch.uint8)")]
 )
 def test_how_the_emulator_takes_a_tensor_without_dims(dtype, raw, driver):
