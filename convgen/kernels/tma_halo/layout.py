@@ -57,7 +57,7 @@ def b_columns(problem: ConvProblem, config: Config) -> bool:
 
 
 #: How many times longer it takes where y is planes (ResNet-50 on an NVIDIA H200).
-ELEMENTWISE = 1.2
+PLANES = 1.2
 #: Instructions for an element that is summed: where its pixel lies, and whether y has it.
 SUM_CYCLES = 6
 
@@ -202,7 +202,7 @@ class Layout(RingLayout[Config]):
 
     def us(self, us: float) -> float:
         """Microseconds with what goes before the kernel, where it takes so many with stores of vectors."""
-        return self.prepared.time + us * (1.0 if y_channels_last(self.read) else ELEMENTWISE)
+        return self.prepared.time + us * (1.0 if y_channels_last(self.read) else PLANES)
 
     @cached_property
     def shape_demands(self) -> dict[str, Any]:
