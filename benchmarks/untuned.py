@@ -10,8 +10,7 @@ reference.  `untuned_over_ships` is the time of the one over that of the other; 
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from geometries import ROOT, of_suite
 from convgen import planner
 from convgen.bench.backend import TorchBackend
 from convgen.bench.build import Builder, Job
-from convgen.bench.results import Row
+from convgen.bench.results import Row, geomean
 from convgen.bench.runner import Bench, Column, Entry
 from convgen.ir.problem import ConvProblem
 from convgen.targets import TARGETS
@@ -33,14 +32,12 @@ TARGET = TARGETS["sm_90a"]
 
 def entry(problem: ConvProblem, gpu: str) -> Entry:
     """A layer by what `auto` takes on the GPU, and would take where nothing was measured."""
-    choices = {
-        "ships": planner.choose(problem, TARGET, "auto", {}, gpu),
-        "untuned": planner.untuned(problem, TARGET, "auto", {}),
+    untuned = planner.untuned(problem, TARGET, "auto", {})
+    columns = {
+        "ships": Column(Job(problem, TARGET, "auto", {}, planned=True, gpu=gpu)),
+        "untuned": Column(Job(problem, TARGET, untuned.strategy.name, untuned.options)),
     }
-    return Entry(
-        problem.name,
-        {name: Column(Job(problem, TARGET, c.strategy.name, c.options)) for name, c in choices.items()},
-    )
+    return Entry(problem.name, columns)
 
 
 def record(network: str, row: Row) -> dict[str, Any]:
@@ -50,18 +47,14 @@ def record(network: str, row: Row) -> dict[str, Any]:
     return found
 
 
-def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Of the layers that have all three times."""
     whole = [row for row in rows if row["cudnn_us"] and row["ships"]["us"] and row["untuned"]["us"]]
-
-    def mean(ratios: list[float]) -> float:
-        return round(math.exp(sum(map(math.log, ratios)) / len(ratios)), 4)
-
     over = {name: [row["cudnn_us"] / row[name]["us"] for row in whole] for name in ("ships", "untuned")}
     return {
         "layers": len(whole),
-        "untuned_over_ships": mean([row["untuned"]["us"] / row["ships"]["us"] for row in whole]),
-        **{f"{name}_speedup": mean(found) for name, found in over.items()},
+        "untuned_over_ships": geomean(row["untuned"]["us"] / row["ships"]["us"] for row in whole),
+        **{f"{name}_speedup": geomean(found) for name, found in over.items()},
         **{f"{name}_below_0.95": sum(x < 0.95 for x in found) for name, found in over.items()},
     }
 
@@ -71,24 +64,24 @@ def main() -> None:
     names = sorted(path.stem for path in (ROOT / "specs/recent").glob("*.conv"))
     parser.add_argument("--networks", nargs="+", default=names, metavar="NAME", help="(default: all)")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--out", type=Path, help="JSON, written anew behind each layer")
+    parser.add_argument("--out", type=Path, help="JSON, written anew behind each batch")
     args = parser.parse_args()
     need_gpu("torch")
     backend = TorchBackend()
     gpu = backend.environment()["gpu"]
-    layers = [(name, p) for n in args.batch for name in args.networks for p in of_suite(f"recent/{name}", n)]
-    with ProcessPoolExecutor() as pool:
-        entries = list(pool.map(entry, (p for _, p in layers), [gpu] * len(layers), chunksize=4))
     rows: list[dict[str, Any]] = []
-    with Builder() as builder:
+    summaries: dict[str, dict[str, Any]] = {}
+    with ProcessPoolExecutor() as pool, Builder() as builder:
         bench = Bench(backend, builder.build_all, verify=False)
-        for (name, _), row in zip(layers, bench.rows(entries), strict=True):
-            rows.append(record(name, row))
+        for n in args.batch:
+            layers = [(name, p) for name in args.networks for p in of_suite(f"recent/{name}", n)]
+            entries = list(pool.map(entry, (p for _, p in layers), [gpu] * len(layers), chunksize=4))
+            found = [record(name, row) for (name, _), row in zip(layers, bench.rows(entries), strict=True)]
+            rows += found
+            summaries[f"batch {n}"] = summary(found)
+            print(f"batch {n}: {summaries[f'batch {n}']}")
             if args.out:
-                summaries = {f"batch {n}": summary(r for r in rows if r["n"] == n) for n in {r["n"] for r in rows}}
                 records.write(args.out, summary=summaries, rows=rows)
-    for n in args.batch:
-        print(f"batch {n}: {summary(row for row in rows if row['n'] == n)}")
 
 
 if __name__ == "__main__":

@@ -492,7 +492,7 @@ void convgen_tma_halo_streamed(
         sync_consumer(consumer);
         request(first + slots * epi_tile_pixels);
 #pragma unroll
-        for (int v = thread; v < epi_tile_pixels * channels / 8; v += 128) {
+        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += 128) {
           const int pixel = v / (channels / 8);
           const int column = v % (channels / 8);
           const int line = first + pixel;

@@ -496,7 +496,7 @@ void convgen_tma_halo_wide_groups(
         }
         sync_consumer(consumer);
 #pragma unroll
-        for (int v = thread; v < epi_tile_pixels * channels / 8; v += 128) {
+        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += 128) {
           const int pixel = v / (channels / 8);
           const int column = v % (channels / 8);
           const int line = line0 + first + pixel;

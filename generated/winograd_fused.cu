@@ -553,7 +553,7 @@ void convgen_winograd_fused(
         }
         sync_consumer(consumer);
 #pragma unroll
-        for (int v = thread; v < epi_tile_pixels * channels / 8; v += 128) {
+        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += 128) {
           const int pixel = v / (channels / 8);
           const int column = v % (channels / 8);
           const int line = first + pixel;

@@ -30,7 +30,7 @@ class Rates:
     weight_row: float = 1.5  # cycles a row of resident weights, loaded once,
     weights: float = 60.0  # and their bytes a cycle, where consumers lay them out
     line: float = 6.5  # cycles a request for a line of them, which multiprocessors get one after the other
-    store: float = 4e-4  # a vector of a tile's elements, for each tensor of the result's shape that is read or written
+    store: float = 4e-4  # a vector of a tile's elements that is stored, or read of an operand
     serial_store: float = 3.807e-05  # a tile's element: what the other consumers' MMAs do not hide
     l2: float = 6.0e6  # bytes of halo tiles and weights: the most that any of 31 layers had, not part of the fit
     memory: float = 4.75e6
@@ -57,16 +57,16 @@ def _written(writes: int, y_pitch: int, stored: int, r: Rates) -> float:
     return cost.written(writes, y_pitch, r.ragged_writes * max(1.0, WIDE / stored), r.odd_writes)
 
 
-def _stored(pixels: int, channels: int, vector: int, operands: int, functions: float, r: Rates) -> float:
+def _stored(pixels: int, channels: int, accesses: float, functions: float, r: Rates) -> float:
     """Microseconds of a consumer's epilogue, without what it waits for."""
-    return pixels * channels * (functions / CYCLES + r.store / vector * (1 + operands))
+    return pixels * channels * (functions / CYCLES + r.store * accesses)
 
 
 def time(
     *, pixels: int, channels: int, k: int, stages: int, weight_stages: int, consumers: int, shares: int,
     by_channels: bool, blocks: int, products: float, box: int, weight_box: int, tiles: int, channel_tiles: int,
     taps: int, apart: bool, crowd: float, operands: int,
-    reads: int, writes: int, x_pitch: int, w_pitch: int, y_pitch: int, stored: int, vector: int, splits: float,
+    reads: int, writes: int, x_pitch: int, w_pitch: int, y_pitch: int, stored: int, accesses: float, splits: float,
     sms: int, rates: Rates = H200, functions: float = 0.0,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_halo kernel of 2-byte elements: `blocks` halo tiles of `box` bytes a tile, which
@@ -74,9 +74,9 @@ def time(
     `weight_stages` of them in flight; 0: resident, and of a line of them `crowd` requests come beyond the first of each
     multiprocessor.  An output channel's begin `w_pitch` bytes apart; 0: consumers lay them out.  `apart`: a group's
     channels are a sector, of lines that blocks of other groups share.  `stored` bytes of a pixel of y are stored
-    together, `vector` elements at once; `splits` sectors are stored in two parts, by two blocks.  Of each element of y,
-    a consumer computes `functions` cycles, and reads or stores those of `operands`, too.  The rest as for
-    im2col_time."""
+    together; `splits` sectors are stored in two parts, by two blocks.  Of each element of y, a consumer computes
+    `functions` cycles, and reads `operands`; for this and to store it, it makes `accesses`: of vectors, their shares.
+    The rest as for im2col_time."""
     r = rates
     memory = r.memory * (r.apart if apart else 1.0)
     written = _written(writes, y_pitch, stored, r)
@@ -95,7 +95,7 @@ def time(
     # of a tile: its taps, what its halo tiles keep them waiting, its storing
     share = 1 / max(tiles * channel_tiles / sms, 1) / memory
     hidden = (stages - 1) * taps * tap
-    stored_us = _stored(pixels, channels, vector, operands, functions, r)
+    stored_us = _stored(pixels, channels, accesses, functions, r)
     epilogue = over(stored_us + latency * (operands > 0), written * share)
     alone = blocks * taps * tap + (blocks - 1) * max(latency + halo - hidden, 0.0) + epilogue
     between = max(latency + halo - hidden - epilogue, 0.0)
@@ -115,7 +115,7 @@ def time(
 def least(
     *, pixels: int, channels: int, k: int, shares: int, by_channels: bool, blocks: int, products: float,
     weight_box: int, tiles: int, channel_tiles: int, taps: int, apart: bool, operands: int, reads: int, writes: int,
-    x_pitch: int, w_pitch: int, y_pitch: int, stored: int, vector: int, splits: float, sms: int, resident: bool,
+    x_pitch: int, w_pitch: int, y_pitch: int, stored: int, accesses: float, splits: float, sms: int, resident: bool,
     rates: Rates = H200,
 ) -> float:  # fmt: skip
     """Microseconds that no such tile goes below, whatever its halo tile and its rings: once its filters have come where
@@ -125,7 +125,7 @@ def least(
     mma = _of_tap(pixels, channels, shares, by_channels, products, r)
     turns = math.ceil(tiles / max(sms // channel_tiles, 1))
     time = turns * blocks * taps * mma + (turns - 1) * r.serial_store * pixels * channels
-    time += _stored(pixels, channels, vector, operands, 0.0, r)
+    time += _stored(pixels, channels, accesses, 0.0, r)
     prologue = taps * blocks * weight_box / r.weights / CYCLES if resident else 0.0
     moved = reads + _written(writes, y_pitch, stored, r) + splits * r.split
     return over(r.latency / CYCLES + prologue + time + r.start, moved / memory + r.start)

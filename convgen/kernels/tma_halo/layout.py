@@ -23,7 +23,7 @@ from convgen.kernels.parts.partial_sums import PartialSum, partial_bytes, partia
 from convgen.kernels.parts.window_axis import WindowAxis
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import Halo, depth, halo_of, windows
-from convgen.kernels.tma_halo.rings import STORE_VECTOR, RingLayout, store_vector, y_channels_last
+from convgen.kernels.tma_halo.rings import STORE_VECTOR, RingLayout, y_channels_last
 from convgen.targets import Target
 
 
@@ -88,11 +88,6 @@ class Layout(RingLayout[Config]):
     @property
     def channels(self) -> int:
         return self.group.c
-
-    @cached_property
-    def store_vector(self) -> int:
-        vector = store_vector(self.read)
-        return vector if vector == STORE_VECTOR else math.gcd(vector, self.group.k, self.config.own_channels)
 
     # ---- tiles
 
@@ -201,24 +196,24 @@ class Layout(RingLayout[Config]):
     # ---- the estimate
 
     def us(self, us: float) -> float:
-        """Microseconds with what goes before the kernel, where it takes so many with stores of vectors."""
+        """Microseconds with what goes before the kernel, where it takes so many with channels last."""
         return self.prepared.time + us * (1.0 if y_channels_last(self.read) else PLANES)
 
     @cached_property
     def shape_demands(self) -> dict[str, Any]:
         """What the cost model asks of tiles of any pixels, to say what none of them goes below."""
         problem, config, (_, h, w) = self.read, self.config, self.windows
-        vector = self.store_vector if y_channels_last(problem) else STORE_VECTOR
+        stores = 1 / (self.store_vector if y_channels_last(problem) else STORE_VECTOR)
         operands = sum(t.size == problem.result.size for t in (*problem.operands, *problem.elementwise))
         return dict(
             channels=config.consumer_channels, k=config.tile_k, shares=config.shares, by_channels=config.swap_ab > 0,
             blocks=self.halos, products=mean_products(products(config.tile_k), self.last_products, self.blocks),
             weight_box=self.weight_box, channel_tiles=self.channel_tiles, taps=len(h.offsets) * len(w.offsets),
             sms=self.target.sms, apart=problem.groups > 1 and min(self.span, self.stored) <= SECTOR,
-            stored=self.stored, vector=vector,
+            stored=self.stored,
             splits=int(self.splits), w_pitch=0 if config.fills else self._filter_row * problem.taps,
             **self.prepared.traffic,
-            operands=operands * (1 if self.in_vectors else vector),  # which are else read one by one
+            operands=operands, accesses=stores + operands / (STORE_VECTOR if self.in_vectors else 1),
         )  # fmt: skip
 
     @cached_property

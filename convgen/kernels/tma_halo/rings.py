@@ -41,11 +41,10 @@ def store_vector(problem: ConvProblem) -> int:
 
 @dataclass(frozen=True)
 class Stored:
-    """C text by which threads store a pixel's channels: how many vectors they are, alone and as an operand; the channel
-    of a vector; where it goes, and what gives it from the epilogue tile."""
+    """C text by which threads store a pixel's channels: how many vectors they are; the channel of a vector; where it
+    goes, and what gives it from the epilogue tile."""
 
     vectors: str
-    each: str
     channel: str
     target: str
     load: str
@@ -58,8 +57,8 @@ def stored(vector: int, channels: str, offset: str, swizzle: str) -> Stored:
     place = f"epi_tile + pixel * (channels * 2) + ({chunk}{swizzle.format(row='pixel')}) * 16{rest}"
     load = f"{SHARED_LOADS[2 * vector]}({place})"
     if vector == 1:
-        return Stored(channels, channels, "column", target, load)
-    return Stored(f"{channels} / {vector}", f"({channels} / {vector})", f"column * {vector}", target, load)
+        return Stored(channels, "column", target, load)
+    return Stored(f"({channels} / {vector})", f"column * {vector}", target, load)
 
 
 @dataclass(frozen=True)

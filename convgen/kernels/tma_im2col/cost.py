@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from convgen.ir.problem import SECTOR
 from convgen.kernels.parts import cost
-from convgen.kernels.parts.cost import CYCLES, lines, over, product
+from convgen.kernels.parts.cost import CYCLES, lines, over, product, ragged
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def time(
     load = max((a_rows + loaded) * k * 2 / r.l2, a_rows * r.row + loaded * weight_row)
     fetched = m / (cluster if shared == "a" else 1) + loaded / (cluster if shared == "b" else 1)
     load = _loading(load, fetched, k, x_pitch, r)
-    load = load * (1 + r.ragged_alone * (resident > 0 and x_pitch % SECTOR > 0)) + r.stage / k_blocks
+    load = load * ragged(r.ragged_alone if resident else 0.0, x_pitch) + r.stage / k_blocks
     if rewritten:  # while the step before is multiplied
         mma = max(mma, r.rewrite + rewritten * r.rewrite_element)
     ring = (r.latency / k_blocks + load) / max(stages - r.stages_held, 0.25)
