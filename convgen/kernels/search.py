@@ -241,15 +241,14 @@ class _Look:
     def approach(self, limit: float) -> None:
         """Look on for the best until it is known, or known to take `limit` microseconds or more."""
         search, space = self.search, self._begun
-        with _no_collections():
-            while not search.settled and space.least < math.inf:
-                if timed := space.step():
-                    self._ahead.append(timed)
-                    if not search._obstacles_of(timed.layout):
-                        found = next(search._legal(search._all(chain(self._ahead, space))), None)
-                        vars(search)["best"] = found
-                if space.least * search.kernel.refined >= limit:
-                    break
+        while not search.settled and space.least < math.inf:
+            if timed := space.step():
+                self._ahead.append(timed)
+                if not search._obstacles_of(timed.layout):
+                    found = next(search._legal(search._all(chain(self._ahead, space))), None)
+                    vars(search)["best"] = found
+            if space.least * search.kernel.refined >= limit:
+                break
         self._find(space)
 
 
@@ -260,7 +259,11 @@ AHEAD = 1.05
 def fastest(searches: Sequence[Search]) -> Search | None:
     """The search whose best takes the least time; None where no cost model tells.  Others are looked through as far as
     it takes to know that they are slower."""
-    looks = [_Look(search) for search in searches]
+    with _no_collections():
+        return _nearest([_Look(search) for search in searches])
+
+
+def _nearest(looks: Sequence[_Look]) -> Search | None:
     found = min(looks, key=_least)
     while not found.search.settled and found.least < math.inf:
         found.approach(AHEAD * min((look.least for look in looks if look is not found), default=math.inf))

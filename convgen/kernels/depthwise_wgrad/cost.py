@@ -10,11 +10,13 @@ of which what the model chooses is 2.8% behind the best; where rows are shared, 
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from convgen.kernels.depthwise_wgrad.layout import Layout
 from convgen.kernels.parts.cost import CYCLES, LESS, LINE, on, over
+from convgen.kernels.parts.gradient import left_over
 
 SCHEDULERS = 4  # of a multiprocessor
 INSTRUCTION, CODE = 16, 48 << 10  # bytes: of an instruction, and of loops that run from a cache
@@ -52,63 +54,65 @@ H200_SHARED = Rates(
 )  # fmt: skip
 
 
+#: Microseconds by the rows of a band, and by the blocks that share the bands: `split_k` and `slices`.
+Times = Callable[[int, int, int], float]
+
+
 def time(layout: Layout, rates: Rates | None = None) -> float:
     """Microseconds of a layout's launches."""
-    c, target = layout.config, layout.target
-    r = _rates(layout, rates)
-    blocks = layout.channel_slices * layout.shares
-    resident = min(c.blocks, math.ceil(blocks / target.clustered_sms(c.split_k)))
-    waves = math.ceil(blocks / layout.slots)
-    work = waves * (layout.rounds * _strip(layout, resident, r) / CYCLES)
-    # a thread's sums; as many are added up by it, over the lanes
-    work += waves * (r.join * (1 + (c.split_k > 1)) + _joined(layout, r))
-    us = over(work, _memory(layout, resident, r)) + r.start
-    if not layout.stores_w:
-        us += r.sum + layout.problem.w.size * 4 * (c.slices + 1) * 2 / r.sums
+    return times(layout, rates)(layout.config.band, layout.config.split_k, layout.config.slices)
+
+
+def times(layout: Layout, rates: Rates | None = None) -> Times:
+    """The times of a layout and of those that divide the pixels otherwise, where a row costs the same."""
+    r, most = _rates(layout, rates), layout.config.blocks
+
+    @cache
+    def beside(resident: int) -> tuple[float, float]:
+        return _row(layout, resident, r), _memory(layout, resident, r)
+
+    def us(band: int, split_k: int, slices: int) -> float:
+        blocks, sms = layout.channel_slices * split_k * slices, layout.target.clustered_sms(split_k)
+        resident, waves = min(most, -(-blocks // sms)), -(-blocks // (sms * most))
+        row, memory = beside(resident)
+        work = waves * (layout.rounds(band, split_k * slices) * _strip(layout, band, row, resident, r) / CYCLES)
+        # a thread's sums; as many are added up by it, over the lanes
+        work += waves * (r.join * (1 + (split_k > 1)) + _joined(layout, r))
+        return over(work, memory) + r.start + _second(layout, slices, r)
+
     return us
 
 
-def least_of_bands(layout: Layout) -> float:
-    """Microseconds that the layout, whose bands are whole columns, does not go below in shorter ones, however many
-    blocks share them: as many as a multiprocessor may hold wait for one another the least, and none is idle."""
-    c, r = layout.config, _rates(layout)
-    blocks = layout.target.clustered_sms(1) * c.blocks
-    work = layout.channel_slices * layout.strips / layout.walked / blocks * _strip(layout, c.blocks, r) / CYCLES
-    return LESS * (over(work + r.join + _joined(layout, r), _memory(layout, c.blocks, r)) + r.start)
-
-
-def row_costs(layout: Layout) -> list[tuple[float, float]]:
-    """Cycles of a row and microseconds of device memory, however the layout's pixels are divided, with one block on a
-    multiprocessor, two, and so on."""
-    r = _rates(layout)
-    return [(_row(layout, n, r), _memory(layout, n, r)) for n in range(1, layout.config.blocks + 1)]
-
-
-def least(layout: Layout, costs: list[tuple[float, float]]) -> float:
-    """Microseconds that a layout whose rows cost so much does not go below, however many blocks share its bands."""
-    r, sms = _rates(layout), layout.target.clustered_sms(1)
-    strips = layout.channel_slices * -(-layout.strips // layout.walked)
-    steps, once = _steps(layout), r.join + _joined(layout, r)
-    placing = layout.step.warps * r.strip * r.issue / SCHEDULERS
-    beside = (
-        over(math.ceil(strips / (sms * n)) * (steps * row + n * placing) / CYCLES + once, memory)
-        for n, (row, memory) in enumerate(costs, 1)
+def least(layout: Layout, shortest: int, most: int) -> float:
+    """Microseconds that no division of the pixels takes less than, whose bands have `shortest` rows or more, among at
+    most so many blocks of a cluster, or by slices and a second kernel.  As many blocks as a multiprocessor may hold
+    wait for one another the least, and none is idle; bands that are whole columns have the fewest rows in common."""
+    r, blocks = _rates(layout), layout.config.blocks
+    column, strips = layout.walks[1].outputs, layout.column_strips / layout.walked
+    alone, beside = _row(layout, 1, r), _row(layout, blocks, r)
+    slots = layout.target.clustered_sms(1) * blocks
+    sliced = max(
+        layout.channel_slices * strips / slots * _strip(layout, column, beside, blocks, r),
+        _strip(layout, shortest, alone, 1, r),
     )
-    return LESS * (min(beside) + r.start)
+    clusters = max(sliced, strips / most * _strip(layout, column, alone, 1, r))
+    resident = min(blocks, -(-layout.channel_slices * most // layout.target.clustered_sms(most)))
+    once = r.join + _joined(layout, r)
+    us = min(
+        over(clusters / CYCLES + once, _memory(layout, resident, r)) + _second(layout, 1, r),
+        over(sliced / CYCLES + once, _memory(layout, blocks, r)) + _second(layout, 2, r),
+    )
+    return LESS * (us + r.start)
 
 
 def _rates(layout: Layout, rates: Rates | None = None) -> Rates:
     return on(rates or (H200_SHARED if layout.shared else H200), layout.target.gpu)
 
 
-def _strip(layout: Layout, resident: int, r: Rates) -> float:
-    """Cycles of a strip, beside those of other blocks on the multiprocessor."""
-    return _steps(layout) * _row(layout, resident, r) + resident * layout.step.warps * r.strip * r.issue / SCHEDULERS
-
-
-def _steps(layout: Layout) -> int:
-    """Rows of a strip."""
-    return min(layout.config.band, layout.walks[1].outputs) + layout.held - 1
+def _strip(layout: Layout, band: int, row: float, resident: int, r: Rates) -> float:
+    """Cycles of a strip whose rows take so many, beside those of other blocks on the multiprocessor."""
+    rows = min(band, layout.walks[1].outputs) + layout.held - 1
+    return rows * row + resident * layout.step.warps * r.strip * r.issue / SCHEDULERS
 
 
 def _row(layout: Layout, resident: int, r: Rates) -> float:
@@ -123,6 +127,12 @@ def _row(layout: Layout, resident: int, r: Rates) -> float:
         brought = resident * max(s.pixels * r.pixel + s.boxes * r.box, s.stage / r.l2)
         step = over(over(step, brought), warps * s.lines * r.shared)
     return step
+
+
+def _second(layout: Layout, slices: int, r: Rates) -> float:
+    """Microseconds of a second kernel, where one adds up slices."""
+    left = left_over(layout.problem, slices)
+    return r.sum + layout.problem.w.size * 4 * (slices + 1) * 2 / r.sums if left else 0.0
 
 
 def _joined(layout: Layout, r: Rates) -> float:

@@ -72,11 +72,18 @@ def _lines(layout: Layout) -> int:
     return layout.rows * layout.read_columns * of_x + c.tile_q * of_y
 
 
-@lru_cache(maxsize=4096)  # many configurations differ only in what does not matter here
 def _load(size: int, threads: tuple[int, int, int], part: int, lane: int, image: int) -> int:
     """Lines that a warp reads whose threads load `size` bytes each: neighboring channel vectors, then parts of the
-    filters, lanes and images, so many bytes apart."""
-    vectors, parts, lanes = threads
+    filters, lanes and images, so many bytes apart.  Many configurations are alike in what a warp sees of these."""
+    vectors = min(threads[0], WARP)
+    parts = min(threads[1], -(-WARP // vectors))
+    strips = -(-WARP // (vectors * parts))
+    lanes = min(threads[2], strips)
+    return _seen(size, vectors, parts, lanes, part * (parts > 1), lane * (lanes > 1), image * (strips > lanes))
+
+
+@lru_cache(maxsize=4096)
+def _seen(size: int, vectors: int, parts: int, lanes: int, part: int, lane: int, image: int) -> int:
     at = []
     for thread in range(WARP):
         strip = thread // (vectors * parts)

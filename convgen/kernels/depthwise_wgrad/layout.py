@@ -88,17 +88,17 @@ class Layout(base.Layout[Config]):
     def multiplier(self) -> int:
         return self.problem.k_per_group
 
-    @property
+    @cached_property
     def inputs(self) -> int:
         """Input channels of a thread."""
         return max(1, self.config.vector // self.multiplier)
 
-    @property
+    @cached_property
     def vectors(self) -> int:
         """Channel vectors of a block."""
         return max(1, self.config.slice // self.config.vector)
 
-    @property
+    @cached_property
     def channel_slices(self) -> int:
         return -(-self.problem.k // self.config.slice)
 
@@ -112,27 +112,27 @@ class Layout(base.Layout[Config]):
         """Whether the last thread has fewer rows of a filter plane."""
         return self.walks[1].axis.filter % self.config.tile_r > 0
 
-    @property
+    @cached_property
     def row_parts(self) -> int:
         """Threads that share the rows of a filter plane."""
         return -(-self.walks[1].axis.filter // self.config.tile_r)
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Threads that share a channel vector's filters: one has up to `tile_r` rows of one plane."""
         return self.walks[0].axis.filter * self.row_parts
 
-    @property
+    @cached_property
     def shared(self) -> bool:
         """Whether a block's threads walk together, and have rows in common."""
         return self.config.loads == "shared"
 
-    @property
+    @cached_property
     def tiles(self) -> int:
         """Strips beside one another, of a class of columns."""
         return -(-self.walks[2].outputs // self.config.tile_q)
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """Strips that a block walks at once."""
         if self.shared:
@@ -154,12 +154,12 @@ class Layout(base.Layout[Config]):
         """And the images that they are of."""
         return min(self.problem.n, self.room // self.lanes_q)
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """That multiply."""
         return self.lanes * self.parts * self.vectors
 
-    @property
+    @cached_property
     def block(self) -> int:
         """Threads of a block."""
         return self.threads + (WARP if self.shared else 0)
@@ -191,7 +191,7 @@ class Layout(base.Layout[Config]):
         columns = self.walks[2]
         return (self.config.tile_q - 1) * columns.step + columns.axis.filter
 
-    @property
+    @cached_property
     def read_columns(self) -> int:
         """Of these, the ones under a window."""
         columns = self.walks[2]
@@ -207,25 +207,33 @@ class Layout(base.Layout[Config]):
             ("n", -(-self.problem.n // together_n)),
             ("depth", depth.axis.output),
             ("row_class", rows.classes),
-            ("band", -(-rows.outputs // c.band)),
+            ("band", self.bands(c.band)),
             ("column_class", columns.classes),
             ("tile", -(-self.tiles // together_q)),
         )
 
-    @cached_property
+    def bands(self, rows: int) -> int:
+        """Of a column, of so many rows each."""
+        return -(-self.walks[1].outputs // rows)
+
+    @property
     def strips(self) -> int:
         """Strips of all images; where rows are shared, so many times those of a block."""
-        return math.prod(count for _, count in self.places)
+        return self.column_strips * self.bands(self.config.band)
+
+    @cached_property
+    def column_strips(self) -> int:
+        """Those that there would be if bands were whole columns."""
+        return math.prod(count for name, count in self.places if name != "band")
 
     @cached_property
     def walked(self) -> int:
         """Of `strips`, those that a block walks at once."""
         return 1 if self.shared else self.lanes
 
-    @property
-    def rounds(self) -> int:
-        """Strips that a block walks, one after the other, at most."""
-        return -(-self.strips // (self.shares * self.walked))
+    def rounds(self, band: int, shares: int) -> int:
+        """Strips that a block walks, one after the other, at most, where so many share the bands of so many rows."""
+        return -(-(self.column_strips * self.bands(band)) // (shares * self.walked))
 
     @cached_property
     def thread_taps(self) -> int:
@@ -283,7 +291,7 @@ class Layout(base.Layout[Config]):
             return self.row_parts * self.box_room[0]
         return -(-self.rows * self.columns * self.threads * self.x_bytes // UNIT) * UNIT
 
-    @property
+    @cached_property
     def stage(self) -> int:
         """Bytes of a stage: an output row, and the input rows that come with it."""
         if self.shared:
@@ -329,11 +337,6 @@ class Layout(base.Layout[Config]):
     def shared_bytes(self) -> int:
         """Of a block."""
         return self.barriers_at + (BOX_ALIGNMENT + self.barriers if self.shared else 0)
-
-    @property
-    def slots(self) -> int:
-        """Blocks that run at once."""
-        return self.target.clustered_sms(self.config.split_k) * self.config.blocks
 
     @property
     def in_flight(self) -> float:

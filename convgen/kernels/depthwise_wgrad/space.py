@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, takewhile
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Part
 from convgen.kernels.config import Options
 from convgen.kernels.depthwise_wgrad.config import MOST_BLOCKS, Config
 from convgen.kernels.depthwise_wgrad.constraints import LEAST_COPY, thread_registers, unshared, widest_vector
-from convgen.kernels.depthwise_wgrad.cost import least, least_of_bands, row_costs
+from convgen.kernels.depthwise_wgrad.cost import least, times
 from convgen.kernels.depthwise_wgrad.layout import Layout, walks
 from convgen.kernels.parts.limits import MAX_THREADS, WARP
 from convgen.targets import Target
@@ -22,10 +22,10 @@ STAGES = 4
 PARTS, LONG_BANDS = (1, 2, 4, 8), (32, 128)
 #: Parts of a filter's rows, each a thread's; 0: a row each.
 ROW_PARTS = (1, 2, 0)
-#: What follows from a block's threads, however the pixels are divided.
-OF_BLOCKS = (
-    "rows", "columns", "thread_taps", "registers", "lanes_q", "lanes_n", "box_columns", "pixel_bytes", "box_bytes",
-)  # fmt: skip
+#: What follows from a thread's part, from a block's channels, and from its threads, however the pixels are divided.
+OF_THREAD = ("shared", "walks", "inputs", "rows", "read_columns", "held", "thread_taps", "parts", "tiles", "registers")
+OF_SLICE = ("vectors", "channel_slices", "pixel_bytes")
+OF_BLOCKS = ("step", "walked", "column_strips")
 #: Channels that a block shares rows of, at most.
 WIDEST_SLICE = 192
 #: Sums that slices leave, at most.
@@ -75,33 +75,31 @@ def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part
         vectors = given("vector", (min(v, widest) for v in way.vectors))
         tile_qs = given("tile.q", (min(q, columns.outputs) for q in way.tile_qs))
         for v, r, q in product(vectors, tile_rs, tile_qs):
+            stages = int(fixed.get("stages", _stages(problem, loads, v)))
             slices = way.slices or (min(problem.k, channels * v) for channels in (16, 32, 64))
-            for channels, most in product(given("slice", slices), threads):
-                stages = int(fixed.get("stages", _stages(problem, loads, v)))
-                one = Layout(problem, target, Config(v, channels, r, q, bands[0], stages, most, blocks=1, loads=loads))
-                one.knowing("walks")
-                if one.shared:
-                    one.knowing(*OF_BLOCKS)
-                if channels % v or one.block > MAX_THREADS:
-                    yield Part(0.0, [one])
-                elif not one.shared or fixed.keys() & {"loads", "threads"} or _fits(one):
-                    one = one.sibling(blocks=int(fixed.get("blocks", _blocks(one))))
-                    one.knowing("step", "walked", "held")
-                    yield Part(least_of_bands(one.sibling(band=down.outputs)), _divided(one, bands, fixed))
+            thread = Layout(problem, target, Config(v, v, r, q, bands[0], stages, WARP, blocks=1, loads=loads))
+            thread.knowing(*OF_THREAD)
+            for channels in given("slice", slices):
+                slice = thread.sibling(slice=channels).knowing(*OF_SLICE)
+                for most in threads:
+                    one = slice.sibling(threads=most).knowing("block")
+                    if channels % v or one.block > MAX_THREADS:
+                        yield Part(0.0, [one])
+                    elif not one.shared or fixed.keys() & {"loads", "threads"} or _fits(one):
+                        one = one.sibling(blocks=int(fixed.get("blocks", _blocks(one)))).knowing(*OF_BLOCKS)
+                        yield Part(least(one, bands[0], _clusters(target, fixed)[-1]), _divided(one, bands, fixed))
 
 
 def _divided(layout: Layout, bands: Iterable[int], fixed: Options) -> Iterator[Part[Layout]]:
-    """By bands, each by the blocks that share them."""
-    costs = row_costs(layout)
+    """By bands, and by the blocks that share them.  Their times are found before they are laid out."""
+    us = times(layout)
     for band in bands:
-        one = layout.sibling(band=band).knowing("strips")
-        yield Part(least(one, costs), _shared(one, fixed))
+        for split_k, slices in _shares(layout, band, fixed):
+            yield Part(us(band, split_k, slices), _one(layout, band, split_k, slices))
 
 
-def _shared(layout: Layout, fixed: Options) -> Iterator[Layout]:
-    """By the blocks that share the bands."""
-    for split_k, slices in _shares(layout, fixed):
-        yield layout.sibling(split_k=split_k, slices=slices)
+def _one(layout: Layout, band: int, split_k: int, slices: int) -> Iterator[Layout]:
+    yield layout.sibling(band=band, split_k=split_k, slices=slices)
 
 
 def _fits(layout: Layout) -> bool:
@@ -114,7 +112,8 @@ def _fits(layout: Layout) -> bool:
 def _blocks(layout: Layout) -> int:
     """Those that a multiprocessor has registers, threads and shared memory for."""
     most = min(MOST_BLOCKS, layout.target.resident_blocks(layout.block, 1, layout.shared_bytes))
-    return max([b for b in range(1, most + 1) if thread_registers(layout, b) >= layout.registers], default=1)
+    fitting = takewhile(lambda b: thread_registers(layout, b) >= layout.registers, range(1, most + 1))
+    return max(fitting, default=1)
 
 
 def _stages(problem: ConvProblem, loads: str, vector: int) -> int:
@@ -123,11 +122,11 @@ def _stages(problem: ConvProblem, loads: str, vector: int) -> int:
     return STAGES if loads == "shared" or least >= LEAST_COPY else 1
 
 
-def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
+def _shares(layout: Layout, band: int, fixed: Options) -> Iterator[tuple[int, int]]:
     """(split_k, slices): a cluster's blocks by slices of the pixels, that fill the GPU once, or half of it."""
-    clusters = (1, 4, 8) if "cluster" in layout.target.features else (1,)
-    rounds = -(-layout.strips // layout.walked)
-    for split_k in [int(fixed["split_k"])] if "split_k" in fixed else [s for s in clusters if s <= rounds]:
+    rounds = layout.rounds(band, 1)
+    clusters = _clusters(layout.target, fixed)
+    for split_k in clusters if "split_k" in fixed else [s for s in clusters if s <= rounds]:
         if "slices" in fixed:
             yield split_k, int(fixed["slices"])
             continue
@@ -136,3 +135,10 @@ def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
         full = slots // (layout.channel_slices * split_k)
         for slices in {max(min(full, most), 1), max(min(full // 2, most), 1)} if split_k == 1 else {1}:
             yield split_k, slices
+
+
+def _clusters(target: Target, fixed: Options) -> tuple[int, ...]:
+    """Blocks of a cluster."""
+    if "split_k" in fixed:
+        return (int(fixed["split_k"]),)
+    return (1, 4, 8) if "cluster" in target.features else (1,)
