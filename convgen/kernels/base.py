@@ -125,9 +125,6 @@ class Kernel(Generic[C, L]):
     prologues: ClassVar[bool] = False
     #: Whether it computes in f64.
     doubles: ClassVar[bool] = False
-    #: What `refine` leaves of the time of the fastest of `space`, at least: searches for the fastest of several kernels
-    #: rest on it.
-    refined: ClassVar[float] = 1.0
     #: Dims whose sizes it takes from a call: none, those of `IMAGES`, or `ANY_SIZES`.
     dynamic: ClassVar[frozenset[str]] = frozenset()
 
@@ -156,6 +153,11 @@ class Kernel(Generic[C, L]):
     def refine(self, best: Iterator[L], fixed: Options) -> Iterable[L]:
         """More layouts: variations of the best legal ones of `space`, which come fastest first."""
         return ()
+
+    def refined(self, us: float) -> float:
+        """Microseconds that nothing of `refine` goes below where nothing of `space` goes below `us`: searches for the
+        fastest of several kernels rest on it."""
+        return us
 
     def illegal(self, layout: L) -> Sequence[Obstacle]:
         """What a layout asks for that the hardware does not have."""

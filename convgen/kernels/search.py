@@ -236,7 +236,7 @@ class _Look:
         return self._space
 
     def _find(self, space: _Space) -> None:
-        self.search._bound = space.least * self.search.kernel.refined
+        self.search._bound = self.search.kernel.refined(space.least)
 
     def approach(self, limit: float) -> None:
         """Look on for the best until it is known, or known to take `limit` microseconds or more."""
@@ -247,7 +247,7 @@ class _Look:
                 if not search._obstacles_of(timed.layout):
                     found = next(search._legal(search._all(chain(self._ahead, space))), None)
                     vars(search)["best"] = found
-            if space.least * search.kernel.refined >= limit:
+            if search.kernel.refined(space.least) >= limit:
                 break
         self._find(space)
 

@@ -9,6 +9,7 @@ fit_jointly.py; both say how far the model's choice is from the best that was me
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from convgen.kernels.parts import cost
@@ -113,19 +114,24 @@ def time(
 
 
 def least(
-    *, pixels: int, channels: int, k: int, shares: int, by_channels: bool, blocks: int, products: float,
-    weight_box: int, tiles: int, channel_tiles: int, taps: int, apart: bool, operands: int, reads: int, writes: int,
+    *, channels: int, k: int, shares: int, by_channels: bool, blocks: int, products: float,
+    weight_box: int, channel_tiles: int, taps: int, apart: bool, operands: int, reads: int, writes: int,
     x_pitch: int, w_pitch: int, y_pitch: int, stored: int, accesses: float, splits: float, sms: int, resident: bool,
     rates: Rates = H200,
-) -> float:  # fmt: skip
-    """Microseconds that no such tile goes below, whatever its halo tile and its rings: once its filters have come where
-    they are `resident` for sure, one tile after the other waits for the tensor cores, and bytes for device memory."""
+) -> Callable[[int, int], float]:  # fmt: skip
+    """Microseconds that tiles do not go below, by the pixels of a consumer and their number, whatever their halo tiles
+    and their rings: once filters have come where they are `resident` for sure, one tile after the other waits for the
+    tensor cores, and bytes for device memory."""
     r = rates
     memory = r.memory * (r.apart if apart else 1.0)
-    mma = _of_tap(pixels, channels, shares, by_channels, products, r)
-    turns = math.ceil(tiles / max(sms // channel_tiles, 1))
-    time = turns * blocks * taps * mma + (turns - 1) * r.serial_store * pixels * channels
-    time += _stored(pixels, channels, accesses, 0.0, r)
     prologue = taps * blocks * weight_box / r.weights / CYCLES if resident else 0.0
     moved = reads + _written(writes, y_pitch, stored, r) + splits * r.split
-    return over(r.latency / CYCLES + prologue + time + r.start, moved / memory + r.start)
+
+    def us(pixels: int, tiles: int) -> float:
+        mma = _of_tap(pixels, channels, shares, by_channels, products, r)
+        turns = math.ceil(tiles / max(sms // channel_tiles, 1))
+        time = turns * blocks * taps * mma + (turns - 1) * r.serial_store * pixels * channels
+        time += _stored(pixels, channels, accesses, 0.0, r)
+        return over(r.latency / CYCLES + prologue + time + r.start, moved / memory + r.start)
+
+    return us

@@ -197,7 +197,12 @@ class Layout(RingLayout[Config]):
 
     def us(self, us: float) -> float:
         """Microseconds with what goes before the kernel, where it takes so many with channels last."""
-        return self.prepared.time + us * (1.0 if y_channels_last(self.read) else PLANES)
+        return self.prepared.time + us * self.dearer
+
+    @cached_property
+    def dearer(self) -> float:
+        """How many times longer it takes than with channels last."""
+        return 1.0 if y_channels_last(self.read) else PLANES
 
     @cached_property
     def shape_demands(self) -> dict[str, Any]:

@@ -122,7 +122,8 @@ def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold
             # if the one that takes the least shared memory is illegal, so are all
             fewest = min(ahead, key=lambda n: n * consumers // shares or boxes)
             config = Config(tiles[0], 1, 1, channels, k, min(depths), fewest, consumers, schedule, swap_ab, pack, fold)
-            shape = root.having(config).knowing("shape_demands")
+            shape = root.having(config).knowing("shape_demands", "dearer")
+            us = cost.least(**shape.shape_demands, resident=fills)
             for pixels in tiles:
                 # a tile holds images, or none; where a strip is one row, a narrower tile is better a strip itself
                 fitting = [
@@ -130,19 +131,16 @@ def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold
                     if (s.line <= pixels if s.images > 1 else not of_rows or pixels >= min(s.columns, tiles[-1]))
                 ]  # fmt: skip
                 if fitting:
-                    tile = shape.sibling(tile_m=pixels)
-                    yield Part(_least(tile, fitting), _layouts(tile, fitting, depths, ahead))
+                    count = min(int(strip.lines) * -(-int(strip.line) // pixels) for strip in fitting)
+                    least = shape.us(us(pixels if swap_ab else pixels // shares, count))
+                    yield Part(least, _layouts(shape, pixels, fitting, depths, ahead))
 
 
-def _least(tile: Layout, strips: Iterable[Strip]) -> float:
-    """Microseconds that a tile does not go below in any of these strips, however deep its rings are."""
-    config, asked = tile.config, tile.shape_demands
-    tiles = min(int(strip.lines) * -(-int(strip.line) // config.tile_m) for strip in strips)
-    return tile.us(cost.least(**asked, pixels=config.consumer_pixels, tiles=tiles, resident=config.fills))
-
-
-def _layouts(tile: Layout, strips: Iterable[Strip], depths: list[int], ahead: list[int]) -> Iterator[Layout]:
-    """The legal layouts of a tile."""
+def _layouts(
+    shape: Layout, pixels: int, strips: Iterable[Strip], depths: list[int], ahead: list[int]
+) -> Iterator[Layout]:
+    """The legal layouts of tiles of so many pixels."""
+    tile = shape.sibling(tile_m=pixels)
     if illegal_tile(tile):
         return
     tile.knowing("tile_demands")

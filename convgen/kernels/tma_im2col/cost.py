@@ -56,6 +56,9 @@ class Rates:
 
 
 H200 = Rates()
+#: Microseconds that a stream does not go below, for its second kernel, nor an order of taps that keeps x in L2, for the
+#: bytes from which on it is worth it.
+LEAST_REFINED = H200.start + min(H200.finish, H200.l2_kept / H200.memory)
 
 
 def _touched(k: int, pitch: int) -> float:

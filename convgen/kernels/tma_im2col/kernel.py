@@ -42,7 +42,6 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     name = "tma_im2col"
     paddings = frozenset(Padding)
     config = Config
-    refined = 0.25  # 0.35 is the least of 4,100 random layers: long k loops of a tile or two, shared evenly
     slices = base.ANY_SLICES
     further = True
     prologues = True
@@ -78,6 +77,11 @@ class TmaIm2col(base.Kernel[Config, Layout]):
 
     def refine(self, best: Iterator[Layout], fixed: Options) -> Iterable[Layout]:
         return refine(best, fixed)
+
+    def refined(self, us: float) -> float:
+        # two blocks that load together load half at best; 0.35 is the least of 4,100 random layers: long k loops of a
+        # tile or two, shared evenly
+        return min(us / 2, max(us / 4, cost.LEAST_REFINED))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         return [*illegal(layout), *illegal_sizes(layout)]

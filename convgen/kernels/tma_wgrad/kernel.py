@@ -36,7 +36,6 @@ class TmaWgrad(base.Kernel[Config, Layout]):
     paddings = frozenset(Padding) - {Padding.NAN}
     further = True
     config = Config
-    refined = 0.7  # 0.75 is the least of 2,100 random layers: clusters
     slices = frozenset("xy")
 
     def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
@@ -61,6 +60,9 @@ class TmaWgrad(base.Kernel[Config, Layout]):
 
     def refine(self, best: Iterator[Layout], fixed: Options) -> Iterable[Layout]:
         return refine(best, fixed)
+
+    def refined(self, us: float) -> float:
+        return 0.7 * us  # 0.75 is the least of 2,100 random layers: clusters
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         return illegal(layout)
