@@ -64,6 +64,7 @@ def illegal(layout: Layout) -> list[Obstacle]:
     return found
 
 
-def fits_registers(layout: Layout) -> bool:
+def fits_registers(layout: Layout, blocks: int) -> bool:
+    """Whether threads have the registers they need, of so many blocks on a multiprocessor."""
     threads = layout.consumers + PRODUCER
-    return threads <= MAX_THREADS and layout.registers <= launch_registers(layout.target, threads, layout.config.blocks)
+    return threads <= MAX_THREADS and layout.registers <= launch_registers(layout.target, threads, blocks)

@@ -93,7 +93,7 @@ class Layout(Depthwise[Config]):
         """Input channels of a block."""
         return self.config.slice // self.multiplier
 
-    @property
+    @cached_property
     def slices(self) -> int:
         return -(-self.read.k // self.config.slice)  # whole ones, where limits allow the slice
 
@@ -111,11 +111,11 @@ class Layout(Depthwise[Config]):
         """Bytes from a pixel to the next."""
         return self.box_channels * self.element_bytes
 
-    @property
+    @cached_property
     def strips(self) -> int:
         return -(-self.axes[1].output // self.config.strip)
 
-    @property
+    @cached_property
     def p_tiles(self) -> int:
         return -(-self.axes[0].output // self.config.band)
 
@@ -183,12 +183,12 @@ class Layout(Depthwise[Config]):
     def slab_bytes(self) -> int:
         return self.step * self.row_bytes
 
-    @property
+    @cached_property
     def vectors(self) -> int:
         """Channel vectors of a block."""
         return self.config.slice // self.config.vector
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """Tiles that a block makes at once."""
         return max(1, min(self.tiles, self.config.threads // (self.vectors * self.tile_lanes)))
@@ -198,7 +198,7 @@ class Layout(Depthwise[Config]):
         """Whether some of the threads that multiply have no tile."""
         return self.lanes * self.vectors * self.tile_lanes < self.consumers
 
-    @property
+    @cached_property
     def consumers(self) -> int:
         """Threads that multiply."""
         return -(-self.lanes * self.vectors * self.tile_lanes // WARP) * WARP

@@ -25,25 +25,25 @@ FEW_THREADS = 96  # which leave a thread as many registers as it may have
 #: What follows from a part, whatever its threads, blocks and stages.
 OF_PARTS = (
     "registers", "instructions", "lines", "inside", "step", "slabs", "slab_bytes", "outside_bytes", "tiles",
-    "fixed_bytes",
+    "fixed_bytes", "slices", "strips", "p_tiles", "vectors",
 )  # fmt: skip
 
 
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
     named = {"tile.p", "tile.q", "vector", "threads"} <= fixed.keys()
-    tight: list[Layout] = []
+    tight: list[tuple[Layout, int]] = []
     room = False
     for part in _parts(problem, target, fixed):
         if malformed(part):  # with any threads and blocks
             yield part
             continue
-        part.knowing(*OF_PARTS)
-        for layout in _blocks(part, fixed):
-            if named or fits_registers(layout):
+        numbers = [int(fixed["blocks"])] if "blocks" in fixed else MATHS[part.config.math].BLOCKS
+        for layout, blocks in itertools.product(_threads(part.knowing(*OF_PARTS), fixed), numbers):
+            if named or fits_registers(layout, blocks):
                 room = True
-                yield _settled(layout, fixed)
+                yield _settled(layout, blocks, fixed)
             else:
-                tight.append(layout)
+                tight.append((layout, blocks))
     if tight and not room:
         yield from _least(tight, fixed)
 
@@ -77,31 +77,28 @@ def _parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Lay
                     yield tile.sibling(band=band, strip=strip)
 
 
-def _blocks(part: Layout, fixed: Options) -> Iterator[Layout]:
-    """A part with as many threads and blocks as are worth considering; of threads that there is no work for, none."""
-    maths, found = MATHS[part.config.math], dict[int, Layout]()
-    for threads in [int(fixed["threads"])] if "threads" in fixed else maths.THREADS:
+def _threads(part: Layout, fixed: Options) -> Iterable[Layout]:
+    """A part with as many threads as are worth considering; of threads that there is no work for, none."""
+    found = dict[int, Layout]()
+    for threads in [int(fixed["threads"])] if "threads" in fixed else MATHS[part.config.math].THREADS:
         layout = part.sibling(threads=threads)
         found.setdefault(layout.consumers, layout)
-    numbers = [int(fixed["blocks"])] if "blocks" in fixed else maths.BLOCKS
-    for layout, blocks in itertools.product(found.values(), numbers):
-        yield layout.sibling(blocks=blocks)
+    return found.values()
 
 
-def _least(tight: list[Layout], fixed: Options) -> Iterator[Layout]:
+def _least(tight: list[tuple[Layout, int]], fixed: Options) -> Iterator[Layout]:
     """Of layouts that are short of registers, the one that takes the fewest, on few threads: where it has enough, or
     none has."""
-    least = min(tight, key=lambda layout: (layout.registers, layout.config.blocks))
+    least, blocks = min(tight, key=lambda pair: (pair[0].registers, pair[1]))
     if "threads" not in fixed:
-        least = least.sibling(threads=FEW_THREADS)
-    if fits_registers(least) or least.registers > MAX_REGISTERS:
-        yield _settled(least, fixed)
+        least = layout_of(least.problem, least.target, least.config.but(threads=FEW_THREADS))
+    if fits_registers(least, blocks) or least.registers > MAX_REGISTERS:
+        yield _settled(least, blocks, fixed)
 
 
-def _settled(layout: Layout, fixed: Options) -> Layout:
-    """No more threads than there is work for, and as many slabs in flight as shared memory holds, up to what
-    memory's latency asks for."""
-    blocks = layout.config.blocks
+def _settled(layout: Layout, blocks: int, fixed: Options) -> Layout:
+    """No more threads than there is work for, which make as many tiles at once, and as many slabs in flight as shared
+    memory holds, up to what memory's latency asks for."""
     threads = layout.config.threads if "threads" in fixed else layout.consumers
     if "stages" in fixed:
         stages = int(fixed["stages"])
@@ -109,7 +106,7 @@ def _settled(layout: Layout, fixed: Options) -> Layout:
         most = (layout.target.shared_limit(blocks) - layout.fixed_bytes) // layout.stage_bytes
         ahead = -(-IN_FLIGHT // (blocks * layout.slab_bytes))
         stages = max(1, layout.slabs, min(most, MOST_STAGES, layout.slabs + ahead))
-    return layout.sibling(threads=threads, stages=stages)
+    return layout.sibling(threads=threads, blocks=blocks, stages=stages)
 
 
 def _slices(problem: ConvProblem, vector: int) -> list[int]:

@@ -43,6 +43,8 @@ from convgen.targets import Target
 MOST_FILTER_REGISTERS = 108
 #: What all layouts of a search have in common.
 OF_PROBLEM = ("axes", "in_channels", "out_channels", "warp_n", "products", "filter_registers")
+#: And those of a tile.
+OF_TILE = ("threads", "slices", "tiles", "m_tiles", "halo_rows", "halo_columns", "chunks")
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Layout(base.Layout[Config]):
         """Warps that it takes to make one pixel's output channels of a slice."""
         return self.config.slice * self.out_channels // self.warp_n
 
-    @property
+    @cached_property
     def threads(self) -> int:
         return WARP * self.units * self.config.warps_m
 
@@ -94,7 +96,7 @@ class Layout(base.Layout[Config]):
     def filter_registers(self) -> int:
         return self.problem.taps * self.products * self.warp_n // COLUMNS * 2
 
-    @property
+    @cached_property
     def slices(self) -> int:
         return self.problem.groups // (self.join * self.config.slice)
 
@@ -106,7 +108,7 @@ class Layout(base.Layout[Config]):
     def p_tiles(self) -> int:
         return -(-self.axes[0].output // self.config.tile_p)
 
-    @property
+    @cached_property
     def tiles(self) -> int:
         """Tiles of one slice."""
         return self.problem.n * self.p_tiles
@@ -116,15 +118,15 @@ class Layout(base.Layout[Config]):
         """Output pixels of a tile."""
         return self.config.tile_p * self.axes[1].output
 
-    @property
+    @cached_property
     def m_tiles(self) -> int:
         return -(-self.pixels // ROWS)
 
-    @property
+    @cached_property
     def halo_rows(self) -> int:
         return self.axes[0].inputs(self.config.tile_p)
 
-    @property
+    @cached_property
     def halo_columns(self) -> int:
         return self.axes[1].inputs(self.axes[1].output)
 
@@ -150,7 +152,7 @@ class Layout(base.Layout[Config]):
     def element_bits(self) -> int:
         return 8 * self.element_bytes
 
-    @property
+    @cached_property
     def chunks(self) -> int:
         """Chunks of 16 bytes of a pixel's slice."""
         return self.in_slice * self.element_bytes // CHUNK_BYTES
@@ -252,11 +254,13 @@ class SmallGroups(base.Kernel[Config, Layout]):
         root = Layout(problem, target, Config(1, 1, 1, 1, 1)).knowing(*OF_PROBLEM)
         p = root.axes[0].output
         rows = tuple(sorted({min(r, p) for r in (1, 2, 4, 7, 8, 14, 16)}))
-        for row, slice_, warps, stages, blocks in product(
-            given("tile.p", rows), given("slice", (8, 4, 2, 1)), given("warps.m", (1, 2, 4, 8)),
-            given("stages", (2, 1)), given("blocks", (1, 2, 3, 4, 6)),
-        ):  # fmt: skip
-            yield root.having(Config(row, slice_, warps, stages, blocks))
+        beside = list(product(given("stages", (2, 1)), given("blocks", (1, 2, 3, 4, 6))))
+        for row, slice_, warps in product(
+            given("tile.p", rows), given("slice", (8, 4, 2, 1)), given("warps.m", (1, 2, 4, 8))
+        ):
+            tile = root.having(Config(row, slice_, warps, 1, 1)).knowing(*OF_TILE)
+            for stages, blocks in beside:
+                yield tile.sibling(stages=stages, blocks=blocks)
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, found = layout.config, Obstacles()
