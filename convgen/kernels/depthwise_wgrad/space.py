@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import product, takewhile
+from itertools import product
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Part
@@ -13,6 +13,7 @@ from convgen.kernels.depthwise_wgrad.config import MOST_BLOCKS, Config
 from convgen.kernels.depthwise_wgrad.constraints import LEAST_COPY, thread_registers, unshared, widest_vector
 from convgen.kernels.depthwise_wgrad.cost import least, times
 from convgen.kernels.depthwise_wgrad.layout import Layout, walks
+from convgen.kernels.parts.hopper import launch_blocks
 from convgen.kernels.parts.limits import MAX_THREADS, WARP
 from convgen.targets import Target
 
@@ -112,8 +113,7 @@ def _fits(layout: Layout) -> bool:
 def _blocks(layout: Layout) -> int:
     """Those that a multiprocessor has registers, threads and shared memory for."""
     most = min(MOST_BLOCKS, layout.target.resident_blocks(layout.block, 1, layout.shared_bytes))
-    fitting = takewhile(lambda b: thread_registers(layout, b) >= layout.registers, range(1, most + 1))
-    return max(fitting, default=1)
+    return max(1, min(most, launch_blocks(layout.target, -(-layout.block // WARP) * WARP, layout.registers)))
 
 
 def _stages(problem: ConvProblem, loads: str, vector: int) -> int:

@@ -148,6 +148,12 @@ def launch_registers(target: Target, threads: int, blocks: int) -> int:
     return min(target.registers_per_sm // (128 * fours) // 8 * 8, MAX_REGISTERS)
 
 
+def launch_blocks(target: Target, threads: int, registers: int) -> int:
+    """Blocks of a multiprocessor of which threads have so many registers each at launch."""
+    fours = target.registers_per_sm // (128 * 8 * -(-registers // 8))
+    return fours * 4 // (threads // 32) if registers <= MAX_REGISTERS else 0
+
+
 def accumulators_at_launch(target: Target, threads: int, blocks: int) -> int:
     """Accumulators a thread that ptxas has registers for: it compiles a wgmma with the registers of the launch, before
     setmaxnreg gives more."""
