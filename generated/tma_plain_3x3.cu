@@ -25,6 +25,7 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -151,7 +152,7 @@ constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 
-extern "C" __global__ __launch_bounds__(128)
+extern "C" __global__ __launch_bounds__(warpgroup_threads)
 void convgen_tma_plain_3x3(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,

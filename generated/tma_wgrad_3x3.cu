@@ -27,6 +27,8 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -223,6 +225,7 @@ constexpr int shares = 5;  // blocks that share them
 constexpr int stages = 4;
 // warpgroups of 128 threads: 2 along m by 1 along n; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -250,7 +253,7 @@ constexpr u32 b_box_bytes = 8448;
 constexpr u32 b_box_room = 9216;
 constexpr u32 stage_bytes = a_tile_bytes + tile_boxes * b_box_room;
 constexpr u32 full_barriers = stages * stage_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
 // The blocks share all steps evenly, in order: the first of a block's.
 __device__ __forceinline__ int first_of(int share) { return share * (steps / shares) + min(share, steps % shares); }
@@ -291,7 +294,7 @@ __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16
   return sum;
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_wgrad_3x3(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -299,14 +302,14 @@ void convgen_tma_wgrad_3x3(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
     }
     fence_mbarrier_init();
   }
@@ -323,11 +326,11 @@ void convgen_tma_wgrad_3x3(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int step = first_step; step < end_step; ++step) {
-      const u32 full = base + full_barriers + 8 * stage;
+      const u32 full = base + full_barriers + mbarrier_bytes * stage;
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = a_tile + a_tile_bytes;
       const int pixel = step * tile_k;
@@ -336,7 +339,7 @@ void convgen_tma_wgrad_3x3(
       const int q = pixel % walk_q;
       const int in_h = (pixel / walk_q) % walk_p - 1;
       const int in_w = pixel % walk_q - 1;
-      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
       mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * b_box_bytes);
       for (int i = 0; i < tile_m / 64; ++i) {
         tma_load_im2col_4d(a_tile + i * a_box_bytes, &a_map, full, first_k + i * 64, q, p, n, u16(0), u16(0));
@@ -355,7 +358,7 @@ void convgen_tma_wgrad_3x3(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     float acc[own_fragments * parts][part_columns / 2];
@@ -363,7 +366,7 @@ void convgen_tma_wgrad_3x3(
     u32 parity = 0;
     int previous = -1;
     for (int step = first_step; step < end_step; ++step) {
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * stage_bytes + consumer * (own_fragments * a_box_bytes);
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
@@ -377,7 +380,7 @@ void convgen_tma_wgrad_3x3(
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
       wgmma_wait_group<1>();
-      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
@@ -410,8 +413,11 @@ void convgen_tma_wgrad_3x3(
   }
 }
 
+constexpr int sum_threads = 256;
+constexpr int summed_slices = 5;
+
 // Adds the sums of 5 slices, in order, and finishes w: 4 neighbors a thread.
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(sum_threads)
 void convgen_tma_wgrad_3x3_sum(
     const float* __restrict__ partials,
     f16* __restrict__ w,
@@ -421,11 +427,11 @@ void convgen_tma_wgrad_3x3_sum(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 589824;  // elements of w
-  const int offset = (blockIdx.x * 256 + threadIdx.x) * 4;
+  const int offset = (blockIdx.x * sum_threads + threadIdx.x) * 4;
   if (offset >= size) return;
   float v[4] = {};
 #pragma unroll 8
-  for (int slice = 0; slice < 5; slice += 1) {
+  for (int slice = 0; slice < summed_slices; ++slice) {
     const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
     const float part[4] = {
         __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),

@@ -34,6 +34,8 @@ using u64 = unsigned long long;
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -248,6 +250,7 @@ constexpr int stages = 3;
 constexpr int split_k = 2;  // blocks of a cluster
 // warpgroups of 128 threads: 1 along m by 1 along n; the producer's warp comes after them
 constexpr int consumers = 1;
+constexpr int threads = 160;
 constexpr int own_fragments = 1;  // of 64 rows, of a consumer
 constexpr int parts = 1;  // of its columns, each by products of its own
 constexpr int part_columns = 144;
@@ -278,14 +281,14 @@ constexpr u32 partial_sums = 0;  // in place of the stages, when all have been r
 constexpr u32 sums_bytes = consumers * (split_k - 1) * peer_bytes;
 constexpr u32 ones = stages * stage_bytes > sums_bytes ? stages * stage_bytes : sums_bytes;
 constexpr u32 full_barriers = ones + 256;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
-constexpr u32 sums_barriers = empty_barriers + 8 * stages;  // on which each consumer gets them
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
+constexpr u32 sums_barriers = empty_barriers + mbarrier_bytes * stages;  // on which each consumer gets them
 constexpr int y_parts = 5;  // consumers that sum y, each over its share of a block's steps
 
 // The blocks share all steps evenly, in order: the first of a block's.
 __device__ __forceinline__ int first_of(int share) { return share * (steps / shares) + min(share, steps % shares); }
 
-extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(160, 1)
+extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
 void convgen_tma_wgrad_accumulated(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -294,14 +297,14 @@ void convgen_tma_wgrad_accumulated(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
     }
     mbarrier_init(base + sums_barriers, 1);
     fence_mbarrier_init();
@@ -322,18 +325,18 @@ void convgen_tma_wgrad_accumulated(
 
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int step = first_step; step < end_step; ++step) {
-      const u32 full = base + full_barriers + 8 * stage;
+      const u32 full = base + full_barriers + mbarrier_bytes * stage;
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = a_tile + a_tile_bytes;
       const int pixel = step * tile_k;
       const int n = pixel / (P * Q);
       const int in_h = ((pixel / Q) % P) * 2 - 1;
       const int in_w = (pixel % Q) * 2 - 1;
-      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
       mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * b_box_bytes);
       tma_load_tile_2d(a_tile, &a_map, full, first_k, pixel);
       for (int i = 0; i < tile_boxes; ++i) {
@@ -356,7 +359,7 @@ void convgen_tma_wgrad_accumulated(
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     float acc[own_fragments * parts][part_columns / 2];
@@ -370,7 +373,7 @@ void convgen_tma_wgrad_accumulated(
     const int own_step = first_step + y_part * (share_steps / y_parts) + min(y_part, share_steps % y_parts);
     const int own_end = own_step + share_steps / y_parts + (y_part < share_steps % y_parts);
     for (int step = first_step; step < own_step; ++step) {
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
@@ -384,7 +387,7 @@ void convgen_tma_wgrad_accumulated(
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
       wgmma_wait_group<1>();
-      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
@@ -392,7 +395,7 @@ void convgen_tma_wgrad_accumulated(
       }
     }
     for (int step = own_step; step < own_end; ++step) {
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
@@ -412,7 +415,7 @@ void convgen_tma_wgrad_accumulated(
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
       wgmma_wait_group<1>();
-      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
@@ -420,7 +423,7 @@ void convgen_tma_wgrad_accumulated(
       }
     }
     for (int step = own_end; step < end_step; ++step) {
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
@@ -434,7 +437,7 @@ void convgen_tma_wgrad_accumulated(
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
       wgmma_wait_group<1>();
-      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
@@ -459,7 +462,7 @@ void convgen_tma_wgrad_accumulated(
     cluster_wait();
     // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this one
     // finishes its store_columns of each part, and gets the other blocks' sums of those.
-    const u32 sums_barrier = base + sums_barriers + 8 * consumer;
+    const u32 sums_barrier = base + sums_barriers + mbarrier_bytes * consumer;
     if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * peer_bytes);
     const u32 mine = base + partial_sums + consumer * ((split_k - 1) * peer_bytes) + thread * 16;
 #pragma unroll
@@ -470,7 +473,7 @@ void convgen_tma_wgrad_accumulated(
 #pragma unroll
       for (int j = 0; j < store_columns / 8; ++j) {
         const float* v = &acc[0][peer * (store_columns / 2) + 4 * j];
-        st_async_v4_f32(theirs + j * (128 * 16), their_barrier, v[0], v[1], v[2], v[3]);
+        st_async_v4_f32(theirs + j * (warpgroup_threads * 16), their_barrier, v[0], v[1], v[2], v[3]);
       }
     }
     mbarrier_wait_parity(sums_barrier, 0);
@@ -484,7 +487,7 @@ void convgen_tma_wgrad_accumulated(
 #pragma unroll
           for (int e = 0; e < 4; ++e) v[e] = acc[0][peer * (store_columns / 2) + 4 * j + e];
         } else {
-          ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * peer_bytes + j * (128 * 16));
+          ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * peer_bytes + j * (warpgroup_threads * 16));
         }
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum[0][4 * j + e] = peer == 0 ? v[e] : sum[0][4 * j + e] + v[e];
@@ -515,11 +518,14 @@ void convgen_tma_wgrad_accumulated(
   }
 }
 
+constexpr int sum_threads = 256;
+constexpr int summed_slices = 2;
+
 // Adds the sums of 2 slices, in order, and finishes w: 4 neighbors a thread.
 // Epilogue:
 //   db = y
 //   w = acc + 0.5 * g
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(sum_threads)
 void convgen_tma_wgrad_accumulated_sum(
     const float* __restrict__ partials,
     float* __restrict__ w,
@@ -528,11 +534,11 @@ void convgen_tma_wgrad_accumulated_sum(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 88128;  // elements of w
-  const int offset = (blockIdx.x * 256 + threadIdx.x) * 4;
+  const int offset = (blockIdx.x * sum_threads + threadIdx.x) * 4;
   if (offset >= size) return;
   float v[4] = {};
 #pragma unroll 8
-  for (int slice = 0; slice < 2; slice += 1) {
+  for (int slice = 0; slice < summed_slices; ++slice) {
     const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
     const float part[4] = {
         __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),
@@ -560,24 +566,28 @@ void convgen_tma_wgrad_accumulated_sum_db_1(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 136;
+  constexpr int column_blocks = 9;  // that share all elements
+  constexpr int summands = 20;  // of each element
+  constexpr int block_elements = 16;  // neighboring ones
   constexpr int sharers = 16;  // threads that share an element
+  constexpr u32 summand_bytes = 4;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  const int column = blockIdx.x % 9 * 16 + threadIdx.x % 16;
-  const int lane = threadIdx.x / 16;
-  const int end = column < elements ? 20 : 0;
+  const int column = blockIdx.x % column_blocks * block_elements + threadIdx.x % block_elements;
+  const int lane = threadIdx.x / block_elements;
+  const int end = column < elements ? summands : 0;
   float sum = 0.0f;
 #pragma unroll 16
   for (int row = lane; row < end; row += sharers) {
     sum += values[row * elements + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
-  const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
+  const u32 slot = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
     __syncthreads();
-    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
+    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * (block_elements * summand_bytes)));
   }
   if (lane == 0 && column < elements) sums[column] = sum;
 }

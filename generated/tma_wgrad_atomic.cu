@@ -26,6 +26,8 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -219,6 +221,7 @@ constexpr int shares = 5;  // blocks that share them
 constexpr int stages = 4;
 // warpgroups of 128 threads: 2 along m by 1 along n; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -246,12 +249,12 @@ constexpr u32 b_box_bytes = 8192;
 constexpr u32 b_box_room = 8192;
 constexpr u32 stage_bytes = a_tile_bytes + tile_boxes * b_box_room;
 constexpr u32 full_barriers = stages * stage_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
 // The blocks share all steps evenly, in order: the first of a block's.
 __device__ __forceinline__ int first_of(int share) { return share * (steps / shares) + min(share, steps % shares); }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_wgrad_atomic(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -259,14 +262,14 @@ void convgen_tma_wgrad_atomic(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
     }
     fence_mbarrier_init();
   }
@@ -283,18 +286,18 @@ void convgen_tma_wgrad_atomic(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int step = first_step; step < end_step; ++step) {
-      const u32 full = base + full_barriers + 8 * stage;
+      const u32 full = base + full_barriers + mbarrier_bytes * stage;
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = a_tile + a_tile_bytes;
       const int pixel = step * tile_k;
       const int n = pixel / (P * Q);
       const int in_h = (pixel / Q) % P - 1;
       const int in_w = pixel % Q - 1;
-      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
       mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * b_box_bytes);
       for (int i = 0; i < tile_m / 64; ++i) {
         tma_load_tile_2d(a_tile + i * a_box_bytes, &a_map, full, first_k + i * 64, pixel);
@@ -317,7 +320,7 @@ void convgen_tma_wgrad_atomic(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     float acc[own_fragments * parts][part_columns / 2];
@@ -325,7 +328,7 @@ void convgen_tma_wgrad_atomic(
     u32 parity = 0;
     int previous = -1;
     for (int step = first_step; step < end_step; ++step) {
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * stage_bytes + consumer * (own_fragments * a_box_bytes);
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
@@ -339,7 +342,7 @@ void convgen_tma_wgrad_atomic(
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
       wgmma_wait_group<1>();
-      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
@@ -370,15 +373,17 @@ void convgen_tma_wgrad_atomic(
   }
 }
 
+constexpr int zeros_threads = 256;
+
 // Sets w to zero, before blocks add their sums to it: 4 neighbors a thread.
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(zeros_threads)
 void convgen_tma_wgrad_atomic_zeros(
     float* __restrict__ w
 ) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 589824;  // elements of w
-  const int offset = (blockIdx.x * 256 + threadIdx.x) * 4;
+  const int offset = (blockIdx.x * zeros_threads + threadIdx.x) * 4;
   if (offset >= size) return;
   *reinterpret_cast<Vec4*>(w + offset) = Vec4{0, 0, 0, 0};
 }

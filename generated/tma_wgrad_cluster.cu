@@ -27,6 +27,8 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -236,6 +238,7 @@ constexpr u16 whole_cluster = (1 << cluster) - 1;
 constexpr int part_pixels = tile_k / cluster;
 // warpgroups of 128 threads: 2 along m by 1 along n; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -263,12 +266,12 @@ constexpr u32 b_box_bytes = 8192;
 constexpr u32 b_box_room = 8192;
 constexpr u32 stage_bytes = a_tile_bytes + tile_boxes * b_box_room;
 constexpr u32 full_barriers = stages * stage_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
 // The blocks share all steps evenly, in order: the first of a block's.
 __device__ __forceinline__ int first_of(int share) { return share * (steps / shares) + min(share, steps % shares); }
 
-extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
+extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
 void convgen_tma_wgrad_cluster(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -276,14 +279,14 @@ void convgen_tma_wgrad_cluster(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers * cluster);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers * cluster);
     }
     fence_mbarrier_init();
   }
@@ -302,11 +305,11 @@ void convgen_tma_wgrad_cluster(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int step = first_step; step < end_step; ++step) {
-      const u32 full = base + full_barriers + 8 * stage;
+      const u32 full = base + full_barriers + mbarrier_bytes * stage;
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = a_tile + a_tile_bytes;
       // of this block's part of x: one behind the last pixel meets zeros of y, but must begin at a legal window
@@ -314,7 +317,7 @@ void convgen_tma_wgrad_cluster(
       const int n = pixel / (P * Q);
       const int in_h = (pixel / Q) % P - 1;
       const int in_w = pixel % Q - 1;
-      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
       mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * b_box_bytes);
       for (int i = 0; i < tile_m / 64; ++i) {
         tma_load_tile_2d(a_tile + i * a_box_bytes, &a_map, full, first_k + i * 64, step * tile_k);
@@ -335,7 +338,7 @@ void convgen_tma_wgrad_cluster(
     }
     // a block stays until the others of its cluster have given back its stages for the last time
     for (int i = 0; i < stages; ++i) {
-      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
       if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
@@ -345,7 +348,7 @@ void convgen_tma_wgrad_cluster(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     float acc[own_fragments * parts][part_columns / 2];
@@ -353,7 +356,7 @@ void convgen_tma_wgrad_cluster(
     u32 parity = 0;
     int previous = -1;
     for (int step = first_step; step < end_step; ++step) {
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * stage_bytes + consumer * (own_fragments * a_box_bytes);
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
@@ -367,7 +370,7 @@ void convgen_tma_wgrad_cluster(
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
       wgmma_wait_group<1>();
-      if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, thread);
+      if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + mbarrier_bytes * previous, thread);
       previous = stage;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
@@ -375,7 +378,7 @@ void convgen_tma_wgrad_cluster(
       }
     }
     wgmma_wait_group<0>();
-    if (thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, thread);
+    if (thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + mbarrier_bytes * previous, thread);
 
     // a fragment's rows are output channels, its columns are taps and input channels
     constexpr int w_stride_k = 2304, w_stride_s = 256;  // in elements
@@ -401,8 +404,11 @@ void convgen_tma_wgrad_cluster(
   }
 }
 
+constexpr int sum_threads = 256;
+constexpr int summed_slices = 3;
+
 // Adds the sums of 3 slices, in order, and finishes w: 4 neighbors a thread.
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(sum_threads)
 void convgen_tma_wgrad_cluster_sum(
     const float* __restrict__ partials,
     f16* __restrict__ w
@@ -410,11 +416,11 @@ void convgen_tma_wgrad_cluster_sum(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 589824;  // elements of w
-  const int offset = (blockIdx.x * 256 + threadIdx.x) * 4;
+  const int offset = (blockIdx.x * sum_threads + threadIdx.x) * 4;
   if (offset >= size) return;
   float v[4] = {};
 #pragma unroll 8
-  for (int slice = 0; slice < 3; slice += 1) {
+  for (int slice = 0; slice < summed_slices; ++slice) {
     const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
     const float part[4] = {
         __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),

@@ -27,6 +27,8 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -158,6 +160,12 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
+// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+template <u32 alignment>
+__device__ __forceinline__ u32 aligned_base(const void* memory) {
+  return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
+}
+
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
 // from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
 // the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
@@ -229,6 +237,7 @@ constexpr int shares = 6;  // blocks that share them
 constexpr int stages = 4;
 // warpgroups of 128 threads: 1 along m by 3 along n; the producer's warpgroup comes after them
 constexpr int consumers = 3;
+constexpr int threads = 512;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 32;
 constexpr int consumer_registers = 160;
@@ -259,7 +268,7 @@ constexpr u32 b_box_room = 49152;
 constexpr int row_pixels = 29;  // from a pixel of a box to the one below it
 constexpr u32 stage_bytes = a_tile_bytes + tile_boxes * b_box_room;
 constexpr u32 full_barriers = stages * stage_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
 // The blocks share all steps evenly, in order: the first of a block's.
 __device__ __forceinline__ int first_of(int share) { return share * (steps / shares) + min(share, steps % shares); }
@@ -307,7 +316,7 @@ __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16
   return sum;
 }
 
-extern "C" __global__ __launch_bounds__(512, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_wgrad_halo(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -315,14 +324,14 @@ void convgen_tma_wgrad_halo(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
     }
     fence_mbarrier_init();
   }
@@ -340,12 +349,12 @@ void convgen_tma_wgrad_halo(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     const int first_c = pack * x_channels;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int step = first_step; step < end_step; ++step) {
-      const u32 full = base + full_barriers + 8 * stage;
+      const u32 full = base + full_barriers + mbarrier_bytes * stage;
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = a_tile + a_tile_bytes;
       const int pixel = step * tile_k;
@@ -354,7 +363,7 @@ void convgen_tma_wgrad_halo(
       const int q = pixel % walk_q;
       const int in_h = ((pixel / walk_q) % walk_p) * 2 - 1;
       const int in_w = (pixel % walk_q) * 2 - 1;
-      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
       mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * (phases * b_box_bytes));
       tma_load_im2col_4d(a_tile, &a_map, full, first_k, q, p, n, u16(0), u16(0));
       const int box = first_box;
@@ -371,7 +380,7 @@ void convgen_tma_wgrad_halo(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     float acc[own_fragments * parts][part_columns / 2];
@@ -379,7 +388,7 @@ void convgen_tma_wgrad_halo(
     u32 parity = 0;
     int previous = -1;
     for (int step = first_step; step < end_step; ++step) {
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
@@ -396,7 +405,7 @@ void convgen_tma_wgrad_halo(
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
       wgmma_wait_group<1>();
-      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
@@ -432,9 +441,12 @@ void convgen_tma_wgrad_halo(
   }
 }
 
+constexpr int sum_threads = 256;
+constexpr int summed_slices = 6;
+
 // Adds the sums of 6 slices, in order, and finishes w: 4 neighbors a thread.
 // An element's slices are dealt to 2 threads in turn; the first of these then adds up all their sums, in order.
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(sum_threads)
 void convgen_tma_wgrad_halo_sum(
     const float* __restrict__ partials,
     f16* __restrict__ w,
@@ -442,18 +454,18 @@ void convgen_tma_wgrad_halo_sum(
     const f16* __restrict__ y
 ) {
   extern __shared__ u8 shared_memory[];
-  const u32 shared = (shared_address(shared_memory) + 15) & ~15u;
+  const u32 shared = aligned_base<16>(shared_memory);
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 31104;  // elements of w
   constexpr int sharers = 2;  // threads that share an element's slices
-  constexpr int places = 256 / sharers;
+  constexpr int places = sum_threads / sharers;
   const int lane = threadIdx.x / places;
   const int offset = (blockIdx.x * places + threadIdx.x % places) * 4;
   float v[4] = {};
   if (offset < size) {
 #pragma unroll 8
-    for (int slice = lane; slice < 6; slice += sharers) {
+    for (int slice = lane; slice < summed_slices; slice += sharers) {
       const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
       const float part[4] = {
           __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),

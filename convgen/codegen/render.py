@@ -128,13 +128,13 @@ def _code_of(block: str) -> str:
 
 
 def _types_used(env: jinja2.Environment, text: str, plan: Plan) -> str:
-    """Lines of templates/types.cuh.j2 (one type each) whose name the text mentions."""
+    """Lines of templates/types.cuh.j2 (one type, or one fact about the hardware, each) whose name the text mentions."""
     lines = env.get_template("types.cuh.j2").render().splitlines()
     words = set(re.findall(r"\b[A-Za-z_]\w*\b", text)) | {"u16", "u32", "u64"}
     return "\n".join(
         line
         for line in lines
-        if (m := re.match(r"(?:using|struct)(?: alignas\(\d+\))? (\w+)", line)) and m.group(1) in words
+        if (m := re.match(r"(?:using|struct|constexpr int)(?: alignas\(\d+\))? (\w+)", line)) and m.group(1) in words
     )
 
 

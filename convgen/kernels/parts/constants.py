@@ -21,6 +21,7 @@ EXTENTS = (
 
 #: What they are, where the name does not say it.
 COMMENTS = {
+    "column_blocks": "  // that share all elements",
     "group_pack": "  // groups that are multiplied as one",
     "padded_channels": "  // filled up with zeros",
     "p_tiles": "  // down an image",
