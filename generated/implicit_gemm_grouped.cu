@@ -88,11 +88,12 @@ constexpr int GEMM_M = 6272;
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 256;
 constexpr int tile_n = 64;
+constexpr int tile_k = 64;
 constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int k_steps = 9;  // of 64 elements
+constexpr int k_steps = 9;  // of tile_k elements
 constexpr int stages = 3;
 constexpr int threads = 256;
-constexpr u32 row_bytes = 128;
+constexpr u32 row_bytes = tile_k * 2;
 constexpr int step_slices = row_bytes / 32;  // of a step
 constexpr u32 x_tile_bytes = tile_m * row_bytes;
 constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
@@ -185,6 +186,8 @@ struct XReader {
 
 // w: 64 output channels by 64 of gemm_k; elements, 8 at a time
 struct WReader {
+  static constexpr int row_chunks = 8;  // of 16 bytes
+  static constexpr int rows_at_once = 32;  // by all threads
   static constexpr int w_stride_group = 36864, w_stride_k = 576, w_stride_c = 9;  // in elements
   int offset[2];
   int rs, c;  // gemm_k of this thread's first chunk, digit by digit
@@ -194,12 +197,12 @@ struct WReader {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 8 + i * 32;
+      const int row = thread / row_chunks + i * rows_at_once;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + row, GEMM_N - 1);
       offset[i] = group * w_stride_group + gemm_n * w_stride_k;
     }
-    const int first_chunk = (thread % 8) * 8;
+    const int first_chunk = (thread % row_chunks) * 8;
     c = first_chunk;
     rs = 0;
   }
@@ -228,9 +231,9 @@ struct WReader {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 8 + i * 32;
+      const int row = thread / row_chunks + i * rows_at_once;
       const u32 (&words)[4] = held[i][0];
-      st_shared_v4_u32(tile + slot(row, thread % 8), Vec4{words[0], words[1], words[2], words[3]});
+      st_shared_v4_u32(tile + slot(row, thread % row_chunks), Vec4{words[0], words[1], words[2], words[3]});
     }
   }
 };

@@ -125,11 +125,12 @@ constexpr int GEMM_M = 6272;  // of a phase
 constexpr int GEMM_N = 128;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
+constexpr int tile_k = 64;
 constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int tiles = (GEMM_M + tile_m - 1) / tile_m * tiles_n;  // of a phase
 constexpr int stages = 4;
 constexpr int threads = 256;
-constexpr u32 row_bytes = 128;
+constexpr u32 row_bytes = tile_k * 2;
 constexpr int step_slices = row_bytes / 32;  // of a step
 constexpr u32 x_tile_bytes = tile_m * row_bytes;
 constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
@@ -173,6 +174,8 @@ __constant__ Phase phases[4] = {
 
 // x: 128 pixels by 64 of gemm_k; cp.async of 16 bytes
 struct XReader : Phase {
+  static constexpr int row_chunks = 8;  // of 16 bytes
+  static constexpr int rows_at_once = 32;  // by all threads
   static constexpr int C = 128;
   static constexpr int H = 28;
   static constexpr int W = 28;
@@ -187,13 +190,13 @@ struct XReader : Phase {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = thread / 8 + i * 32;
+      const int row = thread / row_chunks + i * rows_at_once;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_m = min(first + row, GEMM_M - 1);
       const int q = gemm_m % walk_q;
       const int p = (gemm_m / walk_q) % walk_p;
       const int n = gemm_m / (walk_p * walk_q);
-      offset[i] = n * x_stride_n + p * x_stride_h + q * x_stride_w + thread % 8 * 8;
+      offset[i] = n * x_stride_n + p * x_stride_h + q * x_stride_w + thread % row_chunks * 8;
       taps[i] = 0;
       const int in_h = p;
 #pragma unroll
@@ -215,15 +218,15 @@ struct XReader : Phase {
     const u32 wanted = 1u << min(r, 1) | 1u << (s + 2);
 #pragma unroll
     for (int i = first; i < last; ++i) {
-      const int row = thread / 8 + i * 32;
+      const int row = thread / row_chunks + i * rows_at_once;
       const bool inside = (taps[i] & wanted) == wanted;
-      cp_async_16(tile + slot(row, thread % 8), source + k_offset + offset[i], more && inside ? 16 : 0);
+      cp_async_16(tile + slot(row, thread % row_chunks), source + k_offset + offset[i], more && inside ? 16 : 0);
     }
   }
 
   // On to the next step.
   __device__ __forceinline__ void next() {
-    c += 64;
+    c += tile_k;
     if (c >= C) { c -= C; ++s; }
     if (s >= s_taps) { s -= s_taps; ++r; }
   }
@@ -231,6 +234,8 @@ struct XReader : Phase {
 
 // w: 64 of gemm_k by 128 output channels; cp.async of 16 bytes
 struct WReader : Phase {
+  static constexpr int row_chunks = 16;  // of 16 bytes
+  static constexpr int rows_at_once = 16;  // by all threads
   static constexpr int C = 128;
   static constexpr int w_stride_c = 1152, w_stride_r = 384, w_stride_s = 128;  // in elements
   u32 offset;
@@ -239,8 +244,8 @@ struct WReader : Phase {
   __device__ __forceinline__ void start(int first) {
     const int thread = threadIdx.x;
     // channels past the end repeat the last ones: their results are not stored
-    const int gemm_n = min(first + thread % 16 * 8, GEMM_N - 8);
-    offset = last_r * w_stride_r + last_s * w_stride_s + gemm_n + thread / 16 * w_stride_c;
+    const int gemm_n = min(first + thread % row_chunks * 8, GEMM_N - 8);
+    offset = last_r * w_stride_r + last_s * w_stride_s + gemm_n + thread / row_chunks * w_stride_c;
     const int first_row = 0;
     r = 0;
     c = first_row;
@@ -253,14 +258,14 @@ struct WReader : Phase {
     const int k_offset = c * w_stride_c - r * 2 * w_stride_r - s * 2 * w_stride_s;
 #pragma unroll
     for (int i = first; i < last; ++i) {
-      const int row = thread / 16 + i * 16;
-      cp_async_16(tile + w_slot(row, thread % 16), source + k_offset + i * 18432 + offset, more ? 16 : 0);
+      const int row = thread / row_chunks + i * rows_at_once;
+      cp_async_16(tile + w_slot(row, thread % row_chunks), source + k_offset + i * rows_at_once * w_stride_c + offset, more ? 16 : 0);
     }
   }
 
   // On to the next step.
   __device__ __forceinline__ void next() {
-    c += 64;
+    c += tile_k;
     if (c >= C) { c -= C; ++s; }
     if (s >= s_taps) { s -= s_taps; ++r; }
   }

@@ -159,8 +159,11 @@ void convgen_mma_wgrad(
   constexpr int w_elements = 88128;
   partials += slice * w_elements;
 
+  constexpr int C = 72;
   constexpr int H = 28;
   constexpr int W = 28;
+  constexpr int K = 136;
+  constexpr int S = 3;
   constexpr int P = 28;
   constexpr int Q = 28;
   constexpr int x_stride_n = 56448, x_stride_h = 2016, x_stride_w = 72;  // in elements
@@ -172,12 +175,12 @@ void convgen_mma_wgrad(
   const int y_chunk = threadIdx.x % (tile_m / 8);
   const int x_chunk = threadIdx.x % (tile_n / 8);
   const int load_k = first_k + y_chunk * 8;
-  const bool has_k = load_k < 136;
+  const bool has_k = load_k < K;
   const int load_c = (first_chunk + x_chunk) % tap_chunks * 8;
-  const bool has_c = first_chunk + x_chunk < chunks && load_c < 72;
+  const bool has_c = first_chunk + x_chunk < chunks && load_c < C;
   const int load_tap = (first_chunk + x_chunk) / tap_chunks;
-  const int first_h = load_tap / 3 - 1;
-  const int first_w = load_tap % 3 - 1;
+  const int first_h = load_tap / S - 1;
+  const int first_w = load_tap % S - 1;
 
   const auto load = [&](int step, int stage) {
     const u32 y_tile = shared + stage * stage_bytes;

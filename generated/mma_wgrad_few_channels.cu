@@ -160,8 +160,11 @@ void convgen_mma_wgrad_few_channels(
   constexpr int w_elements = 5184;
   partials += slice * w_elements;
 
+  constexpr int C = 24;
   constexpr int H = 56;
   constexpr int W = 56;
+  constexpr int K = 24;
+  constexpr int S = 3;
   constexpr int P = 56;
   constexpr int Q = 56;
   constexpr int x_stride_n = 75264, x_stride_h = 1344, x_stride_w = 24;  // in elements
@@ -172,12 +175,12 @@ void convgen_mma_wgrad_few_channels(
   const int y_chunk = threadIdx.x % (tile_m / 8);
   const int x_chunk = threadIdx.x % (tile_n / 8);
   const int load_k = first_k + y_chunk * 8;
-  const bool has_k = load_k < 24;
+  const bool has_k = load_k < K;
   const int load_c = (first_chunk + x_chunk) % tap_chunks * 8;
-  const bool has_c = first_chunk + x_chunk < chunks && load_c < 24;
+  const bool has_c = first_chunk + x_chunk < chunks && load_c < C;
   const int load_tap = (first_chunk + x_chunk) / tap_chunks;
-  const int first_h = load_tap / 3 - 1;
-  const int first_w = load_tap % 3 - 1;
+  const int first_h = load_tap / S - 1;
+  const int first_w = load_tap % S - 1;
 
   const auto load = [&](int step, int stage) {
     const u32 y_tile = shared + stage * stage_bytes;

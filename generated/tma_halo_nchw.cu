@@ -297,6 +297,7 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
   }
 }
 
+constexpr int end_of_x = 16;  // of the blocks that lay it out
 // Lays x and w out as the kernel below reads them.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_tma_halo_nchw_prepare(
@@ -310,11 +311,11 @@ void convgen_tma_halo_nchw_prepare(
   // launched behind another kernel, this one may start before that one ends: wait for what it writes, and reads
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  if (blockIdx.x < 16) {
+  if (blockIdx.x < end_of_x) {
     prepare_x(x, prepared_x, tile, blockIdx.x);
     return;
   }
-  prepare_w(w, prepared_w, tile, int(blockIdx.x) - 16);
+  prepare_w(w, prepared_w, tile, int(blockIdx.x) - end_of_x);
 }
 
 // A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.

@@ -244,12 +244,17 @@ __device__ __forceinline__ TapRows tap_rows_of(int tile) {
   const int m0 = tile / n_tiles * tile_m;
   const int last_m = min(m0 + tile_m, GEMM_M) - 1;
   constexpr int pixels = 17;  // of y, of each p
-  constexpr int image_pixels = 289;
+  constexpr int x_rows = 17;
+  constexpr int tap_rows = 3;
+  constexpr int apart = 12;  // rows of x from a row of taps to the next
+  constexpr int before = 12;  // rows of padding
+  constexpr int y_rows = 17;
+  constexpr int image_pixels = y_rows * pixels;
   const bool one_image = m0 / image_pixels == last_m / image_pixels;  // else its pixels may have any p
   const int first_p = one_image ? m0 % image_pixels / pixels : 0;
-  const int last_p = one_image ? last_m % image_pixels / pixels : 16;
-  const int first = min(max(23 - last_p, 0) / 12, 2);
-  const int end = min(max(40 - first_p, 0) / 12, 3);
+  const int last_p = one_image ? last_m % image_pixels / pixels : y_rows - 1;
+  const int first = min(max(apart - 1 + before - last_p, 0) / apart, tap_rows - 1);
+  const int end = min(max(apart + x_rows - 1 + before - first_p, 0) / apart, tap_rows);
   return {first, max(end, first + 1)};
 }
 

@@ -335,6 +335,8 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int H = 28;
   constexpr int W = 28;
   constexpr int Kg = 8;  // output channels of a group
+  constexpr int R = 3;
+  constexpr int S = 3;
   constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
   constexpr int w_stride_g = 576, w_stride_c = 72, w_stride_r = 24, w_stride_s = 8;  // in elements
   float sum = 0.0f;
@@ -343,12 +345,12 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   const int n = gemm_m / (P * Q);
   const int group = k / Kg;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int start_h = p - r + 1;
     const int in_h = start_h / 2;
     if (start_h < 0 || start_h % 2 != 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int start_w = q - s + 1;
       const int in_w = start_w / 2;
       if (start_w < 0 || start_w % 2 != 0 || in_w >= W) continue;

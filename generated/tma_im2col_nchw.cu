@@ -317,6 +317,7 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
   }
 }
 
+constexpr int end_of_x = 8;  // of the blocks that lay it out
 // Lays x and w out as the kernel below reads them.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_tma_im2col_nchw_prepare(
@@ -330,11 +331,11 @@ void convgen_tma_im2col_nchw_prepare(
   // launched behind another kernel, this one may start before that one ends: wait for what it writes, and reads
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  if (blockIdx.x < 8) {
+  if (blockIdx.x < end_of_x) {
     prepare_x(x, prepared_x, tile, blockIdx.x);
     return;
   }
-  prepare_w(w, prepared_w, tile, int(blockIdx.x) - 8);
+  prepare_w(w, prepared_w, tile, int(blockIdx.x) - end_of_x);
 }
 
 // Implicit GEMM: gemm_m = output pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.

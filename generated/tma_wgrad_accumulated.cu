@@ -242,6 +242,7 @@ constexpr int box_taps = 1;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
 constexpr int tile_boxes = 9;
 constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
+constexpr int S = 3;
 constexpr int P = 14;
 constexpr int Q = 14;
 constexpr int steps = 25;  // of tile_k pixels
@@ -280,7 +281,8 @@ constexpr u32 peer_bytes = own_fragments * parts * 64 * store_columns * 4;  // o
 constexpr u32 partial_sums = 0;  // in place of the stages, when all have been read
 constexpr u32 sums_bytes = consumers * (split_k - 1) * peer_bytes;
 constexpr u32 ones = stages * stage_bytes > sums_bytes ? stages * stage_bytes : sums_bytes;
-constexpr u32 full_barriers = ones + 256;
+constexpr int ones_words = 64;  // 8 columns of 16 ones
+constexpr u32 full_barriers = ones + ones_words * 4;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 constexpr u32 sums_barriers = empty_barriers + mbarrier_bytes * stages;  // on which each consumer gets them
 constexpr int y_parts = 5;  // consumers that sum y, each over its share of a block's steps
@@ -309,7 +311,7 @@ void convgen_tma_wgrad_accumulated(
     mbarrier_init(base + sums_barriers, 1);
     fence_mbarrier_init();
   }
-  if (threadIdx.x < 64) st_shared_u32(base + ones + threadIdx.x * 4, 0x3f803f80u);
+  if (threadIdx.x < ones_words) st_shared_u32(base + ones + threadIdx.x * 4, 0x3f803f80u);
   fence_proxy_async_shared();
   cluster_arrive();
   cluster_wait();
@@ -343,8 +345,8 @@ void convgen_tma_wgrad_accumulated(
         const int box = first_box + i;
         const int c = box % channel_blocks * span;
         int tap = box / channel_blocks;
-        const u16 offset_s = u16(tap % 3);
-        tap /= 3;
+        const u16 offset_s = u16(tap % S);
+        tap /= S;
         const u16 offset_r = u16(tap);
         tma_load_im2col_4d(b_tile + i * b_box_room, &b_map, full, c, in_w, in_h, n, offset_s, offset_r);
       }

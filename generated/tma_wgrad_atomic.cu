@@ -214,6 +214,7 @@ constexpr int box_taps = 1;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
 constexpr int tile_boxes = 3;
 constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
+constexpr int S = 3;
 constexpr int P = 14;
 constexpr int Q = 14;
 constexpr int steps = 25;  // of tile_k pixels
@@ -306,8 +307,8 @@ void convgen_tma_wgrad_atomic(
         const int box = first_box + i;
         const int c = box % channel_blocks * span;
         int tap = box / channel_blocks;
-        const u16 offset_s = u16(tap % 3);
-        tap /= 3;
+        const u16 offset_s = u16(tap % S);
+        tap /= S;
         const u16 offset_r = u16(tap);
         tma_load_im2col_4d(b_tile + i * b_box_room, &b_map, full, c, in_w, in_h, n, offset_s, offset_r);
       }

@@ -228,8 +228,10 @@ constexpr int box_taps = 1;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
 constexpr int tile_boxes = 2;
 constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
+constexpr int S = 3;
 constexpr int P = 14;
 constexpr int Q = 14;
+constexpr int y_pixels = 12544;
 constexpr int steps = 196;  // of tile_k pixels
 constexpr int shares = 3;  // blocks that share them
 constexpr int stages = 4;
@@ -313,7 +315,7 @@ void convgen_tma_wgrad_cluster(
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = a_tile + a_tile_bytes;
       // of this block's part of x: one behind the last pixel meets zeros of y, but must begin at a legal window
-      const int pixel = min(step * tile_k + rank * part_pixels, 12543);
+      const int pixel = min(step * tile_k + rank * part_pixels, y_pixels - 1);
       const int n = pixel / (P * Q);
       const int in_h = (pixel / Q) % P - 1;
       const int in_w = pixel % Q - 1;
@@ -326,8 +328,8 @@ void convgen_tma_wgrad_cluster(
         const int box = first_box + i;
         const int c = box % channel_blocks * span;
         int tap = box / channel_blocks;
-        const u16 offset_s = u16(tap % 3);
-        tap /= 3;
+        const u16 offset_s = u16(tap % S);
+        tap /= S;
         const u16 offset_r = u16(tap);
         tma_load_im2col_4d_multicast(b_tile + i * b_box_room + rank * (part_pixels * b_row_bytes), &b_map, full, c, in_w, in_h, n, offset_s, offset_r, whole_cluster);
       }

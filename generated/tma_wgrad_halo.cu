@@ -230,6 +230,8 @@ constexpr int boxes = 1;  // of all taps and channels
 constexpr int tile_boxes = 1;
 constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
 constexpr int n_tiles = (boxes + tile_boxes - 1) / tile_boxes;
+constexpr int R = 3;
+constexpr int S = 3;
 constexpr int walk_p = 29;  // rows of an image, as pixels are walked
 constexpr int walk_q = 29;  // pixels of a row, as they are walked
 constexpr int steps = 106;  // of tile_k pixels
@@ -275,8 +277,8 @@ __device__ __forceinline__ int first_of(int share) { return share * (steps / sha
 
 // Where a tap's pixels begin in a stage's x: in its phase, as far behind the step's as the tap is.
 __device__ __forceinline__ u32 part_place(int part) {
-  const int r = part / 3 % 3;
-  const int s = part % 3;
+  const int r = part / S % R;
+  const int s = part % S;
   return (r % 2 * 2 + s % 2) * b_phase_room + (r / 2 * row_pixels + s / 2) * b_row_bytes;
 }
 
@@ -285,8 +287,6 @@ __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16
   constexpr int N = 8;
   constexpr int Cg = 24;  // input channels of a group
   constexpr int Kg = 24;  // output channels of a group
-  constexpr int R = 3;
-  constexpr int S = 3;
   constexpr int P = 28;
   constexpr int Q = 28;
   constexpr int x_stride_n = 451584, x_stride_h = 8064, x_stride_w = 144, x_stride_group = 24;  // in elements

@@ -110,11 +110,12 @@ constexpr int GEMM_M = 392;
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 32;
 constexpr int tile_n = 32;
+constexpr int tile_k = 16;
 constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int k_steps = 4;  // of 16 elements
+constexpr int k_steps = 4;  // of tile_k elements
 constexpr int stages = 4;
 constexpr int threads = 64;
-constexpr u32 row_bytes = 64;
+constexpr u32 row_bytes = tile_k * 4;
 constexpr int step_slices = row_bytes / 32;  // of a step
 constexpr u32 x_tile_bytes = tile_m * row_bytes;
 constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
@@ -135,6 +136,8 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 
 // x: 32 pixels by 16 of gemm_k; cp.async of 16 bytes
 struct XReader {
+  static constexpr int row_chunks = 4;  // of 16 bytes
+  static constexpr int rows_at_once = 16;  // by all threads
   static constexpr int x_stride_w = 2304, x_stride_group = 64;  // in elements
   u32 offset[2];
   int c;  // gemm_k of this step
@@ -143,11 +146,11 @@ struct XReader {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 4 + i * 16;
+      const int row = thread / row_chunks + i * rows_at_once;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_m = min(first + row, GEMM_M - 1);
       const int q = gemm_m;
-      offset[i] = q * x_stride_w + group * x_stride_group + thread % 4 * 4;
+      offset[i] = q * x_stride_w + group * x_stride_group + thread % row_chunks * 4;
     }
     const int first_chunk = 0;
     c = first_chunk;
@@ -159,19 +162,21 @@ struct XReader {
     const int k_offset = c;
 #pragma unroll
     for (int i = first; i < last; ++i) {
-      const int row = thread / 4 + i * 16;
-      cp_async_16(tile + slot(row, thread % 4), source + k_offset + offset[i], more ? 16 : 0);
+      const int row = thread / row_chunks + i * rows_at_once;
+      cp_async_16(tile + slot(row, thread % row_chunks), source + k_offset + offset[i], more ? 16 : 0);
     }
   }
 
   // On to the next step.
   __device__ __forceinline__ void next() {
-    c += 16;
+    c += tile_k;
   }
 };
 
 // w: 32 output channels by 16 of gemm_k; cp.async of 16 bytes
 struct WReader {
+  static constexpr int row_chunks = 4;  // of 16 bytes
+  static constexpr int rows_at_once = 16;  // by all threads
   static constexpr int w_stride_group = 4096, w_stride_k = 64;  // in elements
   u32 offset[2];
   int c;  // gemm_k of this step
@@ -180,10 +185,10 @@ struct WReader {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 4 + i * 16;
+      const int row = thread / row_chunks + i * rows_at_once;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + column_of(row), GEMM_N - 1);
-      offset[i] = group * w_stride_group + gemm_n * w_stride_k + thread % 4 * 4;
+      offset[i] = group * w_stride_group + gemm_n * w_stride_k + thread % row_chunks * 4;
     }
     const int first_chunk = 0;
     c = first_chunk;
@@ -195,14 +200,14 @@ struct WReader {
     const int k_offset = c;
 #pragma unroll
     for (int i = first; i < last; ++i) {
-      const int row = thread / 4 + i * 16;
-      cp_async_16(tile + slot(row, thread % 4), source + k_offset + offset[i], more ? 16 : 0);
+      const int row = thread / row_chunks + i * rows_at_once;
+      cp_async_16(tile + slot(row, thread % row_chunks), source + k_offset + offset[i], more ? 16 : 0);
     }
   }
 
   // On to the next step.
   __device__ __forceinline__ void next() {
-    c += 16;
+    c += tile_k;
   }
 };
 
@@ -527,15 +532,17 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   constexpr int C = 64;
   constexpr int H = 28;
   constexpr int W = 28;
+  constexpr int R = 3;
+  constexpr int S = 3;
   constexpr int x_stride_n = 50176, x_stride_h = 1792, x_stride_w = 64;  // in elements
   constexpr int w_stride_k = 576, w_stride_r = 192, w_stride_s = 64;  // in elements
   float sum = 0.0f;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1

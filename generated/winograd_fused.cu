@@ -334,15 +334,16 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int C = 64;
   constexpr int H = 224;
   constexpr int W = 224;
+  constexpr int S = 3;
   constexpr int x_stride_n = 3211264, x_stride_h = 14336, x_stride_w = 64;  // in elements
   constexpr int w_stride_k = 576, w_stride_r = 192, w_stride_s = 64;  // in elements
   float sum = 0.0f;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1

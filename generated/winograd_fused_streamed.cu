@@ -360,15 +360,16 @@ __device__ __forceinline__ float window_sum(const bf16* __restrict__ x, const bf
   constexpr int C = 256;
   constexpr int H = 56;
   constexpr int W = 56;
+  constexpr int S = 3;
   constexpr int x_stride_n = 802816, x_stride_h = 14336, x_stride_w = 256;  // in elements
   constexpr int w_stride_k = 2304, w_stride_r = 768, w_stride_s = 256;  // in elements
   float sum = 0.0f;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1

@@ -139,7 +139,9 @@ def _window_sum(layout: Layout) -> WindowSum:
     """The sum of a result's element, from the factors as they were given."""
     assigned = layout.assigned
     mirrored, strided = assigned.mirrored, layout.strided
-    return window_sum(assigned.problem, sizes=sizes(layout.read), mirrored=mirrored, strided=strided)
+    # where rows are folded, R and S are of the filters that the kernel makes
+    file = dict(zip("TRS", (len(w.offsets) for w in layout.windows), strict=True))
+    return window_sum(assigned.problem, sizes=sizes(layout.read), mirrored=mirrored, strided=strided, file=file)
 
 
 def _look(layout: Layout) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -91,7 +92,7 @@ def source(plan: Plan, layout: Layout) -> str:
         rows_per_consumer=config.own_rows,
         columns_n=config.columns,
         shares=config.shared,
-        window_sum=_window_sum(layout, None if g.pointwise else constants) if g.fills else None,
+        window_sum=_window_sum(layout, {} if g.pointwise else constants.mentioned) if g.fills else None,
         look=_look(layout) if g.fills else "",
         place=_place(layout, pixels=finds_pixels, columns=not config.resident),
         n_tiles=layout.n_tiles,
@@ -297,13 +298,14 @@ def _loads_early(layout: Layout, more: int = 0) -> bool:
     return held + sums + operands * values + layout.prologue_registers + more + 48 <= layout.registers
 
 
-def _window_sum(layout: Layout, file: Constants | None) -> WindowSum:
+def _window_sum(layout: Layout, file: Mapping[str, int]) -> WindowSum:
     """The sum of a result's element, from the factors as they were given."""
     assigned = assignment(layout.problem)
     problem = assigned.problem
     strided = layout.problem if assigned.phases else None
     pixel = ("n", *problem.spatial.output)
-    return window_sum(problem, "gemm_m", pixel, mirrored=assigned.mirrored, strided=strided, file=file)
+    taps = {} if strided else {t.extent: t.count for t in _taps(layout)}
+    return window_sum(problem, "gemm_m", pixel, mirrored=assigned.mirrored, strided=strided, file={**file, **taps})
 
 
 def _look(layout: Layout) -> str:

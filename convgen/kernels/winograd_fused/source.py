@@ -88,7 +88,7 @@ def source(plan: Plan, layout: Layout) -> str:
         planes=planes,
         idle_threads=128 % layout.epi_tile_pixels > 0,
         swizzle=operand_tiles.swizzle(EPI_TILE_PIXELS if planes else config.tile_n),
-        window_sum=window_sum(layout.problem),
+        window_sum=window_sum(layout.problem, file={"R": len(h.offsets)}),
         look="",
         spoils="a transform",
     )
