@@ -146,11 +146,13 @@ __device__ __forceinline__ u32 slot(int row, int chunk) {
   return row * row_bytes + ((chunk ^ (row & 7)) << 4);
 }
 
-// Where 8 neighboring channels of a row of gemm_k stand in the tile of w: in panels of 64 channels, swizzled likewise.
-constexpr u32 panel_bytes = 8192;
-constexpr int panel_chunks = 8;
+// Where 8 neighboring channels of a row of gemm_k stand in the tile of w: in panels of channels, swizzled likewise.
+constexpr int panel_width = 64;
+constexpr u32 panel_row_bytes = panel_width * 2;
+constexpr u32 panel_bytes = tile_k * panel_row_bytes;
+constexpr int panel_chunks = panel_width / 8;
 __device__ __forceinline__ u32 w_slot(int row, int chunk) {
-  return chunk / panel_chunks * panel_bytes + row * 128 + ((chunk % panel_chunks ^ (row & 7)) << 4);
+  return chunk / panel_chunks * panel_bytes + row * panel_row_bytes + ((chunk % panel_chunks ^ (row & 7)) << 4);
 }
 
 // The same of a chunk that lies `further` chunks behind the first of a warp, which is at `slot`.
@@ -272,7 +274,12 @@ struct WReader : Phase {
 };
 
 // The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it; it transposes w's.
-__device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 rows, u32 columns) {
+// The slots are the lane's of the first slice, and this one begins `slice_at` bytes further.
+__device__ __forceinline__ void load_fragments(
+    u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_slot, u32 column_slot, u32 slice_at
+) {
+  const u32 rows = tile + (row_slot ^ slice_at);
+  const u32 columns = column_slot + slice_at * panel_width;
 #pragma unroll
   for (int i = 0; i < row_mmas; ++i) ldmatrix_x4(a[i], rows + i * 16 * row_bytes);
 #pragma unroll
@@ -352,7 +359,7 @@ void convgen_implicit_gemm_strided_dgrad(
   u32 free_tile = shared + (stages - 1) * stage_bytes;  // of the step that was multiplied last
   cp_async_wait_group<stages - 2>();
   __syncthreads();
-  load_fragments(row_fragments[0], column_fragments[0], tile, tile + row_slot, column_slot);
+  load_fragments(row_fragments[0], column_fragments[0], tile, row_slot, column_slot, 0);
   for (int step = 0; step < k_steps; ++step) {
     const u32 next_tile = tile == shared + (stages - 1) * stage_bytes ? shared : tile + stage_bytes;
     const bool more = step + stages - 1 < k_steps;
@@ -365,7 +372,7 @@ void convgen_implicit_gemm_strided_dgrad(
       // after the last step, the first slice is loaded once more, and not used
       const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
       const u32 next = (slice + 1) % step_slices * 32;
-      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, from + (row_slot ^ next), column_slot + next * 64);
+      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, row_slot, column_slot, next);
       // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
       if (slice == 0) x_reader.load(x, free_tile, more, 0, 3);
       if (slice == 1) x_reader.load(x, free_tile, more, 3, 4);
