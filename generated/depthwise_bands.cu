@@ -205,7 +205,8 @@ constexpr int entries = 9;  // of a filter row in shared memory, the zeros aroun
 
 // Shared memory, from a base aligned to 512 bytes.
 constexpr u32 pixel_bytes = 64;
-constexpr u32 row_bytes = 24 * pixel_bytes;  // the padding of x included
+constexpr int slab_columns = 24;  // the padding of x included
+constexpr u32 row_bytes = slab_columns * pixel_bytes;
 constexpr int slab_rows = 8;
 constexpr u32 slab_bytes = slab_rows * row_bytes;
 constexpr int slabs = 2;  // that a band reads

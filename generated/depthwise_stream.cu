@@ -176,7 +176,8 @@ constexpr int pitch = 148;  // elements of a tap's filters in shared memory; the
 
 // Shared memory, from a base aligned to 128 bytes.
 constexpr u32 pixel_bytes = 288;
-constexpr u32 row_bytes = 30 * pixel_bytes;  // the padding of x included
+constexpr int slab_columns = 30;  // the padding of x included
+constexpr u32 row_bytes = slab_columns * pixel_bytes;
 constexpr int slab_rows = 2;
 constexpr u32 slab_bytes = slab_rows * row_bytes;
 constexpr int slabs = 2;  // that a band reads

@@ -155,7 +155,8 @@ constexpr int S = 7;
 constexpr int vector = 1;  // output channels of a thread
 constexpr int inputs = 1;  // input channels of a thread
 constexpr int tile_r = 7;  // filter rows of a thread
-constexpr int tile_q = 7;  // output columns of a thread; a strip has up to 56 rows of them
+constexpr int tile_q = 7;  // output columns of a thread
+constexpr int band_rows = 56;  // of a strip, at most
 constexpr int strips = 128;  // of all images, each of all threads of a block
 constexpr int shares = 128;  // blocks that share them
 
@@ -178,13 +179,16 @@ constexpr int threads = lanes * parts * vectors;  // that multiply; a producer's
 constexpr int stages = 4;  // output rows, with the input rows that come with them
 constexpr u32 x_pixel_bytes = 192;
 constexpr u32 y_pixel_bytes = 192;
-constexpr u32 x_row_bytes = 34 * x_pixel_bytes;
-constexpr u32 y_row_bytes = 28 * y_pixel_bytes;
+constexpr int x_box_columns = 34;
+constexpr int y_box_columns = 28;
+constexpr u32 x_row_bytes = x_box_columns * x_pixel_bytes;
+constexpr u32 y_row_bytes = y_box_columns * y_pixel_bytes;
 constexpr u32 x_box_bytes = lanes_n * x_row_bytes;
 constexpr u32 y_box_bytes = lanes_n * y_row_bytes;
 constexpr u32 x_box_room = 6528;
+constexpr u32 y_box_room = 5376;
 constexpr u32 x_stage_bytes = x_box_room;
-constexpr u32 stage_bytes = x_stage_bytes + 5376;
+constexpr u32 stage_bytes = x_stage_bytes + y_box_room;
 constexpr u32 full_barriers = 75472;  // behind stages and sums
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 constexpr int sums = 4704;  // of a block
@@ -230,10 +234,10 @@ void convgen_depthwise_wgrad_shared(
       const int tile = strip % 2;
       const int n = strip / 2;
       const int first_n = n;
-      const int first_q = tile * 28;
+      const int first_q = tile * tile_q * lanes_q;
       const int first_w = first_q - 3;
       const int first_c = first_k;
-      const int outputs = 56;
+      const int outputs = band_rows;
       const int steps = outputs + held_rows - 1;
       for (int j = 0; j < steps; ++j) {
         const u32 stage = shared + slot * stage_bytes;
@@ -260,7 +264,7 @@ void convgen_depthwise_wgrad_shared(
 
   float acc[tile_r][S][vector] = {};
   for (int strip = first_strip; strip < strips; strip += shares) {
-    const int outputs = 56;
+    const int outputs = band_rows;
     const int steps = outputs + held_rows - 1;
     float held[held_rows][tile_q][vector] = {};
     for (int first = 0; first < steps; first += held_rows) {
