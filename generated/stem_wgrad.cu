@@ -34,6 +34,8 @@ struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -170,6 +172,12 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from one
+// span of m or n to the next, and do not matter where there is one.
+__device__ __forceinline__ u64 mn_major_descriptor(u32 address, u32 row_bytes, u32 swizzle, u32 span_bytes = 16) {
+  return wgmma_descriptor(address, span_bytes, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -209,7 +217,7 @@ constexpr int depth = 2;  // output rows whose rows of x are in use or on their 
 constexpr int consumers = 2;
 constexpr int threads = 384;
 constexpr int builders = 96;
-constexpr int own_fragments = 1;  // of 64 rows, of a consumer
+constexpr int own_fragments = 1;  // of wgmma_m rows, of a consumer
 constexpr int own_vectors = 2;  // of a filter row, of a consumer
 
 constexpr int vector_taps = 2;
@@ -234,6 +242,7 @@ constexpr int copies = 6;  // of the ring's first rows, behind its last: so that
 // sides wait for a parity that flips when a ring comes round; on a fresh barrier, a wait for the phase before the first
 // one returns at once.
 constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
+constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_box_bytes = tile_k * a_row_bytes;
 constexpr u32 stage_bytes = tile_m / 64 * a_box_bytes;
 constexpr u32 vector_bytes = 16;
@@ -401,13 +410,13 @@ void convgen_stem_wgrad(
       const u32 a_tile = base + stage * stage_bytes;
       wgmma_fence();
 #pragma unroll
-      for (int product = 0; product < tile_k / 16; ++product) {
+      for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
         for (int j = 0; j < own_vectors; ++j) {
           wgmma_m64n56k16_f32_f16_f16<1, 1>(
               acc[j],
-              wgmma_descriptor(a_tile + product * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
-              wgmma_descriptor(b_lines + place[j] + product * 16 * vector_bytes, 8 * vector_bytes, x_row_bytes, 0),
+              mn_major_descriptor(a_tile + product * (wgmma_k * a_row_bytes), a_row_bytes, a_swizzle),
+              wgmma_descriptor(b_lines + place[j] + product * wgmma_k * vector_bytes, 8 * vector_bytes, x_row_bytes, 0),
               row > first_row || product > 0);
         }
       }
@@ -433,7 +442,7 @@ void convgen_stem_wgrad(
     // a fragment's rows are output channels; each 8 of its columns are a vector's elements, of one filter row
 #pragma unroll
     for (int i = 0; i < 2 * own_fragments; ++i) {
-      const int k = first_k + i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
+      const int k = first_k + i / 2 * wgmma_m + warp * 16 + accumulator_row(lane) + i % 2 * 8;
       if (first_vector == 0 && accumulator_column(lane) == used / 2 * 2) y_sums[blockIdx.y * K + k] = acc[i / 2 * own_vectors][i % 2 * 2 + used % 2];
 #pragma unroll
       for (int j = 0; j < own_vectors; ++j) {

@@ -215,6 +215,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -518,8 +523,8 @@ void convgen_tma_halo_fold(
           const u32 shift = phases[r % 4][0] + (r / 4 * width + s) * row_bytes;
           const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
           wgmma_m64n112k16_f32_f16_f16(
-              acc, wgmma_descriptor(tap_weights, 16, 8 * row_bytes, swizzle),
-              wgmma_descriptor(halo_tile + shift, 16, 8 * row_bytes, swizzle), (r | s) != 0);
+              acc, k_major_descriptor(tap_weights, row_bytes, swizzle),
+              k_major_descriptor(halo_tile + shift, row_bytes, swizzle), (r | s) != 0);
         }
       }
       wgmma_commit_group();

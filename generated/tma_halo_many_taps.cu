@@ -33,6 +33,8 @@ struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -174,6 +176,11 @@ __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1
 // `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
+}
+
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
 }
 
 // Two neighboring elements by one load.
@@ -348,7 +355,7 @@ void convgen_tma_halo_many_taps(
       const int line0 = tile % line_tiles * tile_pixels;
       const int q0 = tile / line_tiles % strips * strip;
       const int n = tile / (line_tiles * strips);
-      float acc[pixels / 64][channels / 2];  // rows: pixels, columns: channels
+      float acc[pixels / wgmma_m][channels / 2];  // rows: pixels, columns: channels
       const int stage = ring * stages + use % stages;
       const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
       mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
@@ -360,10 +367,10 @@ void convgen_tma_halo_many_taps(
           const u32 shift = (r * width + s) * row_bytes;
           const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
 #pragma unroll
-          for (int product = 0; product < tile_k / 16; ++product) {
+          for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n32k16_f32_f16_f16(
-                acc[0], wgmma_descriptor(halo_tile + shift + product * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(tap_weights + product * 32, 16, 8 * row_bytes, swizzle), (r | s | product) != 0);
+                acc[0], k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle),
+                k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle), (r | s | product) != 0);
           }
         }
         wgmma_commit_group();

@@ -33,6 +33,8 @@ struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -169,6 +171,11 @@ __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1
 // `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
+}
+
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
 }
 
 // Two neighboring elements by one load.
@@ -367,7 +374,7 @@ void convgen_tma_halo_three_axes(
       const int plane = tile / (line_tiles * strips);
       const int n = plane / O;
       const int o = plane % O;
-      float acc[pixels / 64][channels / 2];  // rows: pixels, columns: channels
+      float acc[pixels / wgmma_m][channels / 2];  // rows: pixels, columns: channels
       for (int block = 0; block < halos; ++block, ++use) {
         const int stage = ring * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
@@ -384,12 +391,12 @@ void convgen_tma_halo_three_axes(
                                  parity_of_use<weight_stages>(weight_use));
             wgmma_fence();
 #pragma unroll
-            for (int product = 0; product < tile_k / 16; ++product) {
+            for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
-              for (int i = 0; i < pixels / 64; ++i) {
+              for (int i = 0; i < pixels / wgmma_m; ++i) {
                 wgmma_m64n32k16_f32_f16_f16(
-                    acc[i], wgmma_descriptor(halo_tile + shift + i * (64 * row_bytes) + product * 32, 16, 8 * row_bytes, swizzle),
-                    wgmma_descriptor(tap_weights + product * 32, 16, 8 * row_bytes, swizzle), (block | r | s | product) != 0);
+                    acc[i], k_major_descriptor(halo_tile + shift + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
+                    k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle), (block | r | s | product) != 0);
               }
             }
             wgmma_commit_group();
@@ -408,7 +415,7 @@ void convgen_tma_halo_three_axes(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < pixels / 64; ++i) {
+      for (int i = 0; i < pixels / wgmma_m; ++i) {
 #pragma unroll
         for (int j = 0; j < channels / 2; ++j) {
           acc[i][j] = epilogue(acc[i][j], channel_b[j / 4][j % 2]);
@@ -422,7 +429,7 @@ void convgen_tma_halo_three_axes(
         for (int j = 0; j < channels / 16; ++j) {
           const int column = (2 * j + stmatrix_chunk(lane)) ^ (row >> 1 & 3);  // of 16 bytes
           const u32 place = epi_tile + row * (channels * 2) + column * 16;
-          const float* v = &acc[first / 64][j * 8];
+          const float* v = &acc[first / wgmma_m][j * 8];
           stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                       cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }

@@ -31,6 +31,8 @@ struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -180,6 +182,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -293,7 +300,7 @@ constexpr u32 a_tile_bytes = blocks_a_stage * a_box_bytes;
 constexpr u32 b_tile_bytes = blocks_a_stage * b_box_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 32;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
@@ -413,7 +420,7 @@ void convgen_tma_im2col_groups(
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m + consumer * rows;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / 64][tile_n / 2];
+      float acc[rows / wgmma_m][tile_n / 2];
       int previous = -1;
       for (int step = 0; step < k_stages; ++step) {
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
@@ -425,10 +432,10 @@ void convgen_tma_im2col_groups(
           const u32 a_box = a_tile + box * a_box_bytes;
           const u32 b_box = b_tile + box * b_box_bytes;
 #pragma unroll
-          for (int product = 0; product < tile_k / 16; ++product) {
+          for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n32k16_f32_f16_f16(
-                acc[0], wgmma_descriptor(a_box + product * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_box + product * 32, 16, 8 * row_bytes, swizzle), step != 0 || box + product > 0);
+                acc[0], k_major_descriptor(a_box + product * (wgmma_k * 2), row_bytes, swizzle),
+                k_major_descriptor(b_box + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || box + product > 0);
           }
         }
         wgmma_commit_group();
@@ -448,26 +455,26 @@ void convgen_tma_im2col_groups(
       // a zero between packed groups makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
 #pragma unroll
-      for (int i = 0; i < rows / 64 * (tile_n / 2); ++i) {
+      for (int i = 0; i < rows / wgmma_m * (tile_n / 2); ++i) {
         if ((i % 16 / 4 * 2 + i % 2) == 0 || (i % 16 / 4 * 2 + i % 2) == 2) total[i % 4] += acc[i / (tile_n / 2)][i % (tile_n / 2)];
       }
       total[0] += total[1] + (total[2] + total[3]);
       if (__any_sync(0xffffffff, total[0] != total[0])) {
 #pragma unroll 1
-        for (int at = 0; at < rows / 64 * (tile_n / 2); ++at) {
+        for (int at = 0; at < rows / wgmma_m * (tile_n / 2); ++at) {
           float value = 0.0f;
 #pragma unroll
-          for (int i = 0; i < rows / 64 * (tile_n / 2); ++i) {
+          for (int i = 0; i < rows / wgmma_m * (tile_n / 2); ++i) {
             if (i == at) value = acc[i / (tile_n / 2)][i % (tile_n / 2)];
           }
           if (value == value) continue;
-          const int block = at / (tile_n / 2) * 64;
+          const int block = at / (tile_n / 2) * wgmma_m;
           const int j = at % (tile_n / 2);
           const int gemm_m = m0 + block + warp * 16 + accumulator_row(lane) + j / 2 % 2 * 8;
           const int gemm_n = n0 + j / 4 * 8 + accumulator_column(lane) + j % 2;
           if (gemm_m < GEMM_M && gemm_n < GEMM_N) value = window_sum(x, w, gemm_m, gemm_n);
 #pragma unroll
-          for (int i = 0; i < rows / 64 * (tile_n / 2); ++i) {
+          for (int i = 0; i < rows / wgmma_m * (tile_n / 2); ++i) {
             if (i == at) acc[i / (tile_n / 2)][i % (tile_n / 2)] = value;
           }
         }

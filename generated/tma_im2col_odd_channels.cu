@@ -31,6 +31,8 @@ using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -193,6 +195,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
@@ -251,7 +258,7 @@ constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 a_slice_bytes = a_slice * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
@@ -354,13 +361,13 @@ void convgen_tma_im2col_odd_channels(
       first_step += consumers * k_blocks;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = (tile % n_tiles * cluster + rank) * tile_n;
-      float acc[rows / 64][tile_n / 2];
+      float acc[rows / wgmma_m][tile_n / 2];
       // this thread's channels of b, on their way while the tensor cores work
       float channel_b[tile_n / 8][2];
 #pragma unroll
       for (int j = 0; j < tile_n / 8; ++j) {
-        const int k = min(n0 + 8 * j + accumulator_column(lane), 254);
-        channel_b[j][0] = operand_b[k], channel_b[j][1] = operand_b[min(k + 1, 254)];
+        const int k = min(n0 + 8 * j + accumulator_column(lane), GEMM_N - 1);
+        channel_b[j][0] = operand_b[k], channel_b[j][1] = operand_b[min(k + 1, GEMM_N - 1)];
       }
       mbarrier_wait_parity(base + turn_barriers + mbarrier_bytes * consumer, turn);
       turn ^= 1;
@@ -371,12 +378,12 @@ void convgen_tma_im2col_odd_channels(
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
-        for (int product = 0; product < tile_k / 16; ++product) {
+        for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
-          for (int i = 0; i < rows / 64; ++i) {
+          for (int i = 0; i < rows / wgmma_m; ++i) {
             wgmma_m64n128k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + product * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_tile + product * 32, 16, 8 * row_bytes, swizzle), step != 0 || product > 0);
+                acc[i], k_major_descriptor(a_tile + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
+                k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
           }
         }
         wgmma_commit_group();
@@ -395,7 +402,7 @@ void convgen_tma_im2col_odd_channels(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int i = 0; i < rows / wgmma_m; ++i) {
 #pragma unroll
         for (int j = 0; j < tile_n / 4; ++j) {
           float v[2] = {acc[i][2 * j], acc[i][2 * j + 1]};
@@ -405,7 +412,7 @@ void convgen_tma_im2col_odd_channels(
         }
       }
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int i = 0; i < rows / wgmma_m; ++i) {
 #pragma unroll
         for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
@@ -423,8 +430,8 @@ void convgen_tma_im2col_odd_channels(
           const int channel = thread % 64;
           const int gemm_n = n0 + first_column + channel;
 #pragma unroll 8
-          for (int pixel = thread / 64; pixel < 64; pixel += 2) {
-            const int gemm_m = m0 + i * 64 + pixel;
+          for (int pixel = thread / 64; pixel < wgmma_m; pixel += 2) {
+            const int gemm_m = m0 + i * wgmma_m + pixel;
             const u32 place = epi_tile_base + pixel * (epi_tile_n * 2) + (channel / 8 ^ (pixel & 7)) * 16 + channel % 8 * 2;
             if (gemm_m < GEMM_M && gemm_n < GEMM_N) y[gemm_m * GEMM_N + gemm_n] = ld_shared_u16(place);
           }

@@ -36,6 +36,8 @@ struct alignas(8) Vec2 { float x, y; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -239,6 +241,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // Two neighboring elements by one load.
 __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   const Vec2 pair = *reinterpret_cast<const Vec2*>(p);
@@ -305,13 +312,13 @@ constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 a_slice_bytes = a_slice * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr int epi_tiles_across = tile_n / epi_tile_n;
-constexpr int epi_tile_count = rows / 64 * epi_tiles_across;  // of a consumer
+constexpr int epi_tile_count = rows / wgmma_m * epi_tiles_across;  // of a consumer
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 constexpr u32 turn_barriers = empty_barriers + mbarrier_bytes * stages;
@@ -387,7 +394,7 @@ void convgen_tma_im2col_residual(
           const u32 place = base + operand_slots + slot * slot_bytes;
           mbarrier_wait_parity(base + slot_empty_barriers + mbarrier_bytes * slot, parity_of_use<slots>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, slot_bytes);
-          const int first_m = m0 + i / epi_tiles_across * 64;
+          const int first_m = m0 + i / epi_tiles_across * wgmma_m;
           const int first_n = n0 + i % epi_tiles_across * epi_tile_n;
           tma_load_tile_2d(place, &operand_z_map, full, first_n, first_m);
         }
@@ -442,7 +449,7 @@ void convgen_tma_im2col_residual(
       first_step += consumers * k_blocks;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = (tile % n_tiles * cluster + rank) * tile_n;
-      float acc[rows / 64][tile_n / 2];
+      float acc[rows / wgmma_m][tile_n / 2];
       mbarrier_wait_parity(base + turn_barriers + mbarrier_bytes * consumer, turn);
       turn ^= 1;
       int previous = -1;
@@ -452,12 +459,12 @@ void convgen_tma_im2col_residual(
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
-        for (int product = 0; product < tile_k / 16; ++product) {
+        for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
-          for (int i = 0; i < rows / 64; ++i) {
+          for (int i = 0; i < rows / wgmma_m; ++i) {
             wgmma_m64n128k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + product * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_tile + product * 32, 16, 8 * row_bytes, swizzle), step != 0 || product > 0);
+                acc[i], k_major_descriptor(a_tile + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
+                k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
           }
         }
         wgmma_commit_group();
@@ -476,7 +483,7 @@ void convgen_tma_im2col_residual(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int i = 0; i < rows / wgmma_m; ++i) {
 #pragma unroll
         for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
@@ -526,7 +533,7 @@ void convgen_tma_im2col_residual(
           sync_consumer(consumer);
           if (thread == 0) {
             mbarrier_arrive(base + slot_empty_barriers + mbarrier_bytes * slot);
-            tma_store_tile_2d(&c_map, epi_tile_base, n0 + first_column, m0 + i * 64);
+            tma_store_tile_2d(&c_map, epi_tile_base, n0 + first_column, m0 + i * wgmma_m);
             bulk_commit_group();
           }
           ++use;

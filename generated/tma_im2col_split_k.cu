@@ -27,6 +27,8 @@ using u64 = unsigned long long;
 struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -197,6 +199,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
 // accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
 __device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
@@ -255,7 +262,7 @@ constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 16;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 peer_bytes = rows * store_n * 4;  // of a consumer's sums, for a peer
 constexpr u32 partial_sums = epi_tiles + 2 * consumers * epi_tile_bytes;
@@ -356,7 +363,7 @@ void convgen_tma_im2col_split_k(
     for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n + k_rank * store_n;
-      float acc[rows / 64][tile_n / 2];
+      float acc[rows / wgmma_m][tile_n / 2];
       int previous = -1;
       for (int step = first_step; step < end_step; ++step) {
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
@@ -364,10 +371,10 @@ void convgen_tma_im2col_split_k(
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
-        for (int product = 0; product < tile_k / 16; ++product) {
+        for (int product = 0; product < tile_k / wgmma_k; ++product) {
           wgmma_m64n64k16_f32_f16_f16(
-              acc[0], wgmma_descriptor(a_tile + product * 32, 16, 8 * row_bytes, swizzle),
-              wgmma_descriptor(b_tile + product * 32, 16, 8 * row_bytes, swizzle), step != first_step || product > 0);
+              acc[0], k_major_descriptor(a_tile + product * (wgmma_k * 2), row_bytes, swizzle),
+              k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != first_step || product > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
@@ -400,7 +407,7 @@ void convgen_tma_im2col_split_k(
         }
       }
       mbarrier_wait_parity(sums_barrier, sums_parity);
-      float sum[rows / 64][store_n / 2];
+      float sum[rows / wgmma_m][store_n / 2];
 #pragma unroll
       for (int peer = 0; peer < split_k; ++peer) {
 #pragma unroll

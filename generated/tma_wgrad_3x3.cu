@@ -29,6 +29,8 @@ struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -171,6 +173,12 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from one
+// span of m or n to the next, and do not matter where there is one.
+__device__ __forceinline__ u64 mn_major_descriptor(u32 address, u32 row_bytes, u32 swizzle, u32 span_bytes = 16) {
+  return wgmma_descriptor(address, span_bytes, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -229,7 +237,7 @@ constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
-constexpr int own_fragments = 1;  // of 64 rows, of a consumer
+constexpr int own_fragments = 1;  // of wgmma_m rows, of a consumer
 constexpr int parts = 1;  // of its columns, each by products of its own
 constexpr int part_columns = 192;
 constexpr int store_columns = part_columns;
@@ -245,6 +253,7 @@ constexpr int store_columns = part_columns;
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
+constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_box_bytes = tile_k * a_row_bytes;
 constexpr u32 a_tile_bytes = tile_m / 64 * a_box_bytes;
 constexpr u32 b_row_bytes = 128;  // span channels of a pixel of x: the swizzle's span
@@ -371,10 +380,10 @@ void convgen_tma_wgrad_3x3(
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
 #pragma unroll
-      for (int product = 0; product < tile_k / 16; ++product) {
+      for (int product = 0; product < tile_k / wgmma_k; ++product) {
         wgmma_m64n192k16_f32_f16_f16<1, 1>(
-            acc[0], wgmma_descriptor(a_tile + product * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
-            wgmma_descriptor(b_tile + product * (16 * b_row_bytes), 1 * b_row_bytes, 8 * b_row_bytes, b_swizzle),
+            acc[0], mn_major_descriptor(a_tile + product * (wgmma_k * a_row_bytes), a_row_bytes, a_swizzle),
+            mn_major_descriptor(b_tile + product * (wgmma_k * b_row_bytes), b_row_bytes, b_swizzle, b_row_bytes),
             step != first_step || product > 0);
       }
       wgmma_commit_group();
@@ -402,7 +411,7 @@ void convgen_tma_wgrad_3x3(
       const int c = box % channel_blocks * span + column % span + quad_column(lane);
 #pragma unroll
       for (int i = 0; i < 2 * own_fragments; ++i) {
-        const int row = consumer * (64 * own_fragments) + i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
+        const int row = consumer * (wgmma_m * own_fragments) + i / 2 * wgmma_m + warp * 16 + accumulator_row(lane) + i % 2 * 8;
         const int k = first_k + row;
         const float* first = &acc[i / 2 * parts + part][j % (store_columns / 16) * 8 + i % 2 * 2];
         float v[4];

@@ -35,6 +35,8 @@ struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -218,6 +220,11 @@ __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1
 // `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
+}
+
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
 }
 
 // Two neighboring elements by one load.
@@ -457,7 +464,7 @@ void convgen_winograd_fused(
           for (int product = 0; product < 4; ++product) {
             u32 d[3][4];
 #pragma unroll
-            for (int i = 0; i < 3; ++i) ldmatrix_x4(d[i], places[i] ^ product * 32);
+            for (int i = 0; i < 3; ++i) ldmatrix_x4(d[i], places[i] ^ product * (wgmma_k * 2));
 #pragma unroll
             for (int i = 0; i < 12; ++i) d[i / 4][i % 4] = mul_f16x2(d[i / 4][i % 4], halves);
             const int buffer = (r * 4 + product) % 2;
@@ -479,7 +486,7 @@ void convgen_winograd_fused(
 #pragma unroll
             for (int i = 0; i < points; ++i) {
               wgmma_m64n64k16_f32_f16_f16_rs(m[i], v[buffer][i],
-                  wgmma_descriptor(row_weights + i * (tile_channels * row_bytes) + product * 32, 16, 8 * row_bytes, swizzle), (r | product) != 0);
+                  k_major_descriptor(row_weights + i * (tile_channels * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle), (r | product) != 0);
             }
             wgmma_commit_group();
             wgmma_wait_group<1>();  // the MMAs before are done with their points
@@ -507,20 +514,20 @@ void convgen_winograd_fused(
       // a transform makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
 #pragma unroll
-      for (int i = 0; i < pixels / 64 * (channels / 2); ++i) {
+      for (int i = 0; i < pixels / wgmma_m * (channels / 2); ++i) {
         total[i % 4] += acc[i / (channels / 2)][i % (channels / 2)];
       }
       total[0] += total[1] + (total[2] + total[3]);
       if (__any_sync(0xffffffff, total[0] != total[0])) {
 #pragma unroll 1
-        for (int at = 0; at < pixels / 64 * (channels / 2); ++at) {
+        for (int at = 0; at < pixels / wgmma_m * (channels / 2); ++at) {
           float value = 0.0f;
 #pragma unroll
-          for (int i = 0; i < pixels / 64 * (channels / 2); ++i) {
+          for (int i = 0; i < pixels / wgmma_m * (channels / 2); ++i) {
             if (i == at) value = acc[i / (channels / 2)][i % (channels / 2)];
           }
           if (value == value) continue;
-          const int line = at / (channels / 2) * 64 + warp * 16 + accumulator_row(lane) + at / 2 % 2 * 8;
+          const int line = at / (channels / 2) * wgmma_m + warp * 16 + accumulator_row(lane) + at / 2 % 2 * 8;
           const int channel = at % (channels / 2) / 4 * 8 + accumulator_column(lane) + at % 2;
           const int quad = quad0 + line % 64 / 16 * 8 + line % 8;
           const int p = quad / quads;
@@ -528,7 +535,7 @@ void convgen_winograd_fused(
           const int k = k0 + channel;
           if (q < Q && p < P) value = window_sum(x, w, n, p, q, k);
 #pragma unroll
-          for (int i = 0; i < pixels / 64 * (channels / 2); ++i) {
+          for (int i = 0; i < pixels / wgmma_m * (channels / 2); ++i) {
             if (i == at) acc[i / (channels / 2)][i % (channels / 2)] = value;
           }
         }
@@ -537,7 +544,7 @@ void convgen_winograd_fused(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < pixels / 64; ++i) {
+      for (int i = 0; i < pixels / wgmma_m; ++i) {
 #pragma unroll
         for (int j = 0; j < channels / 2; ++j) {
           acc[i][j] = epilogue(acc[i][j], channel_b[j / 4][j % 2]);
@@ -551,7 +558,7 @@ void convgen_winograd_fused(
         for (int j = 0; j < channels / 16; ++j) {
           const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
           const u32 place = epi_tile + row * (channels * 2) + column * 16;
-          const float* v = &acc[first / 64][j * 8];
+          const float* v = &acc[first / wgmma_m][j * 8];
           stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                       cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }

@@ -79,7 +79,6 @@ def source(plan: Plan, layout: Layout) -> str:
         # of a tile's pixel in y: its number in the phase, or in y
         pixel="pixel_of(%s, phase)" if phases else "%s",
         gemm_n=problem.k,
-        last_n=problem.k - 1,
         group=g.group,
         c_blocks=layout.channel_blocks,
         products=products(config.tile_k),
@@ -120,7 +119,7 @@ def source(plan: Plan, layout: Layout) -> str:
         wide_partial=layout.partial_rows * problem.k > lowering.INT_LIMIT,
         image_count=problem.n,
         phase_rows=layout.phase_rows,
-        stores=[("c_map", "epi_tile_base"), *((f"result_{t.name}_map", f"epi_tile_base + {t.start}") for t in leaving)],
+        stores=[("c_map", "epi_tile_base"), *((f"result_{t.name}_map", f"epi_tile_base + {t.at}") for t in leaving)],
         at_coordinates=epilogue_of(problem),
         arriving=operand_tiles.text(
             layout.arriving,
@@ -131,7 +130,7 @@ def source(plan: Plan, layout: Layout) -> str:
         ),
         load_early=_loads_early(layout),
         **_images(layout),
-        last_pair=fragments.last_pair(problem),
+        last_pair=fragments.last_pair(problem, "GEMM_N"),
         pack=lowering.PACK.get(problem.y.dtype),
         store=store,
         swizzle=operand_tiles.swizzle(layout.epi_tile_n),
