@@ -30,6 +30,7 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int mbarrier_bytes = 8;
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -142,6 +143,12 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
+// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+template <u32 alignment>
+__device__ __forceinline__ u32 aligned_base(const void* memory) {
+  return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
+}
+
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
@@ -171,6 +178,7 @@ constexpr int S = 7;
 constexpr int w_stride_k = 49;  // in elements
 constexpr int vector = 8;  // output channels of a warp
 constexpr int consumers = 128;  // threads; a producer's warp comes after them
+constexpr int threads = consumers + 32;
 
 // A block has one of the `slices` of the channels, and a run of its bands.
 constexpr int slices = 3;
@@ -197,7 +205,8 @@ constexpr int entries = 9;  // of a filter row in shared memory, the zeros aroun
 
 // Shared memory, from a base aligned to 512 bytes.
 constexpr u32 pixel_bytes = 64;
-constexpr u32 row_bytes = 24 * pixel_bytes;  // the padding of x included
+constexpr int slab_columns = 24;  // the padding of x included
+constexpr u32 row_bytes = slab_columns * pixel_bytes;
 constexpr int slab_rows = 8;
 constexpr u32 slab_bytes = slab_rows * row_bytes;
 constexpr int slabs = 2;  // that a band reads
@@ -208,7 +217,7 @@ constexpr u32 result_bytes = 7168;
 constexpr u32 filters_at = results_at + 2 * result_bytes;
 constexpr u32 filter_bytes = (zero_lines + lines) * entries * (channels / 8) * 16;
 constexpr u32 full_barriers = filters_at + filter_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
 // The block that a column of B is, so that lanes beside one another meet different banks as they load and store.
 __device__ __forceinline__ int block_of(int n) { return (n & 2) << 1 | ((n << 1 ^ n) & 2) | n >> 2; }
@@ -222,11 +231,11 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   float sum = 0.0f;
   const int group = k;
 #pragma unroll 1
-  for (int r = 0; r < 7 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 3;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 7 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 3;
       if (in_w < 0 || in_w >= W) continue;
       const float x_value = cvt_f32_f16(x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + group]);
@@ -237,7 +246,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   return sum;
 }
 
-extern "C" __global__ __launch_bounds__(160, 3)
+extern "C" __global__ __launch_bounds__(threads, 3)
 void convgen_depthwise_bands(
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap y_map,
@@ -246,7 +255,7 @@ void convgen_depthwise_bands(
     const float* __restrict__ operand_b
 ) {
   extern __shared__ u8 shared_memory[];
-  const u32 base = (shared_address(shared_memory) + 511) & ~511u;
+  const u32 base = aligned_base<512>(shared_memory);
   const int thread = threadIdx.x;
   const int first_k = blockIdx.x % slices * channels;
   // this block's run of the bands
@@ -259,12 +268,12 @@ void convgen_depthwise_bands(
     prefetch_tensormap(&x_map);
     prefetch_tensormap(&y_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers / 32);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers / 32);
     }
     fence_mbarrier_init();
   }
-  for (int i = thread; i < (zero_lines + lines) * entries * (channels / 8); i += consumers + 32) {
+  for (int i = thread; i < (zero_lines + lines) * entries * (channels / 8); i += threads) {
     st_shared_v4_u32(base + filters_at + i * 16, Vec4{0, 0, 0, 0});
   }
   __syncthreads();
@@ -283,8 +292,8 @@ void convgen_depthwise_bands(
       const int n = band / p_bands / strips;
       // a band behind another shares all slabs with it but the last
       for (int i = band == first_band || first_p == 0 ? 0 : slabs - 1; i < slabs; ++i) {
-        const u32 full = base + full_barriers + 8 * slot;
-        mbarrier_wait_parity(base + empty_barriers + 8 * slot, parity);
+        const u32 full = base + full_barriers + mbarrier_bytes * slot;
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * slot, parity);
         mbarrier_arrive_expect_tx(full, slab_bytes);
         tma_load_tile_4d(base + slot * slab_bytes, &x_map, full, first_k, strip_q - 3, first_p + i * slab_rows - 3, n);
         if (++slot == stages) {  // the ring comes round
@@ -353,7 +362,7 @@ void convgen_depthwise_bands(
     const int n = band / p_bands / strips;
     for (int i = band == first_band || first_p == 0 ? 0 : slabs - 1; i < slabs; ++i) {
       const int at = slot + i < stages ? slot + i : slot + i - stages;
-      mbarrier_wait_parity(base + full_barriers + 8 * at, parity ^ (slot + i >= stages));
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * at, parity ^ (slot + i >= stages));
     }
 #pragma unroll 1
     for (int tile = thread / 32 / (channels / vector); tile < tiles; tile += lanes) {
@@ -443,7 +452,7 @@ void convgen_depthwise_bands(
     __syncwarp();
     const int done = first_p == (p_bands - 1) * band_rows ? slabs : 1;
     for (int i = 0; i < done; ++i) {
-      if (thread % 32 == 0) mbarrier_arrive(base + empty_barriers + 8 * slot);
+      if (thread % 32 == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * slot);
       if (++slot == stages) {  // the ring comes round
         slot = 0;
         parity ^= 1;

@@ -29,6 +29,7 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int mbarrier_bytes = 8;
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -130,6 +131,13 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 
 #endif
 
+// ---- helpers ---------------------------------------------------------------------------------
+// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+template <u32 alignment>
+__device__ __forceinline__ u32 aligned_base(const void* memory) {
+  return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
+}
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y[n, p, q, k] = sum over r, s of x[n, in_h, in_w, k] * w[k, r, s], where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
@@ -145,6 +153,7 @@ constexpr int w_stride_k = 9;  // in elements
 constexpr int vector = 4;  // output channels of a thread
 constexpr int inputs = 4;  // input channels of a thread
 constexpr int consumers = 256;  // threads; a producer's warp comes after them
+constexpr int threads = consumers + 32;
 
 // A block has one of the `slices` of the channels, and a run of its bands.
 constexpr int slices = 1;
@@ -167,7 +176,8 @@ constexpr int pitch = 148;  // elements of a tap's filters in shared memory; the
 
 // Shared memory, from a base aligned to 128 bytes.
 constexpr u32 pixel_bytes = 288;
-constexpr u32 row_bytes = 30 * pixel_bytes;  // the padding of x included
+constexpr int slab_columns = 30;  // the padding of x included
+constexpr u32 row_bytes = slab_columns * pixel_bytes;
 constexpr int slab_rows = 2;
 constexpr u32 slab_bytes = slab_rows * row_bytes;
 constexpr int slabs = 2;  // that a band reads
@@ -175,9 +185,9 @@ constexpr int stages = 4;  // slabs in the ring
 constexpr u32 filters_at = stages * slab_bytes;
 constexpr u32 filter_bytes = R * S * pitch * 4;
 constexpr u32 full_barriers = filters_at + filter_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
-extern "C" __global__ __launch_bounds__(288, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_depthwise_stream(
     const __grid_constant__ TensorMap x_map,
     const f16* __restrict__ w,
@@ -185,7 +195,7 @@ void convgen_depthwise_stream(
     const float* __restrict__ operand_b
 ) {
   extern __shared__ u8 shared_memory[];
-  const u32 base = (shared_address(shared_memory) + 127) & ~127u;
+  const u32 base = aligned_base<128>(shared_memory);
   const int thread = threadIdx.x;
   const int first_k = blockIdx.x % slices * channels;
   // this block's run of the bands
@@ -197,8 +207,8 @@ void convgen_depthwise_stream(
   if (thread == consumers) {
     prefetch_tensormap(&x_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers / 32);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers / 32);
     }
     fence_mbarrier_init();
   }
@@ -218,8 +228,8 @@ void convgen_depthwise_stream(
       const int n = band / p_bands / strips;
       // a band behind another shares all slabs with it but the last
       for (int i = band == first_band || first_p == 0 ? 0 : slabs - 1; i < slabs; ++i) {
-        const u32 full = base + full_barriers + 8 * slot;
-        mbarrier_wait_parity(base + empty_barriers + 8 * slot, parity);
+        const u32 full = base + full_barriers + mbarrier_bytes * slot;
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * slot, parity);
         mbarrier_arrive_expect_tx(full, slab_bytes);
         tma_load_tile_4d(base + slot * slab_bytes, &x_map, full, first_k, strip_q - 1, first_p + i * slab_rows - 1, n);
         if (++slot == stages) {  // the ring comes round
@@ -277,7 +287,7 @@ void convgen_depthwise_stream(
     const int n = band / p_bands / strips;
     for (int i = band == first_band || first_p == 0 ? 0 : slabs - 1; i < slabs; ++i) {
       const int at = slot + i < stages ? slot + i : slot + i - stages;
-      mbarrier_wait_parity(base + full_barriers + 8 * at, parity ^ (slot + i >= stages));
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * at, parity ^ (slot + i >= stages));
     }
 #pragma unroll 1
     for (int tile = lane; tile < tiles && lane < lanes; tile += lanes) {
@@ -338,7 +348,7 @@ void convgen_depthwise_stream(
     __syncwarp();
     const int done = first_p == (p_bands - 1) * band_rows ? slabs : 1;
     for (int i = 0; i < done; ++i) {
-      if (thread % 32 == 0) mbarrier_arrive(base + empty_barriers + 8 * slot);
+      if (thread % 32 == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * slot);
       if (++slot == stages) {  // the ring comes round
         slot = 0;
         parity ^= 1;

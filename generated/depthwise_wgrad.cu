@@ -151,7 +151,8 @@ constexpr int y_stride_n = 75264, y_stride_q = 384;  // in elements
 constexpr int vector = 2;  // output channels of a thread
 constexpr int inputs = 2;  // input channels of a thread
 constexpr int tile_r = 3;  // filter rows of a thread
-constexpr int tile_q = 7;  // output columns of a thread; a strip has up to 14 rows of them
+constexpr int tile_q = 7;  // output columns of a thread
+constexpr int band_rows = 14;  // of a strip, at most
 constexpr int strips = 128;  // of all images
 constexpr int shares = 8;  // blocks that share them, a cluster
 constexpr int split_k = 8;  // blocks of a cluster
@@ -217,9 +218,9 @@ void convgen_depthwise_wgrad(
   const auto place = [&](int strip) {
     const int tile = strip % 2;
     const int n = strip / 2;
-    const int first_q = tile * 7;
+    const int first_q = tile * tile_q;
     const int first_w = first_q - 1;
-    ahead_outputs = 14;
+    ahead_outputs = band_rows;
     ahead_steps = ahead_outputs + held_rows - 1;
     ahead_h = -1;
     ahead_inside = 0;
@@ -275,7 +276,7 @@ void convgen_depthwise_wgrad(
 
   float acc[tile_r][S][vector] = {};
   for (int strip = first_strip; strip < strips; strip += shares * lanes) {
-    const int outputs = 14;
+    const int outputs = band_rows;
     const int steps = outputs + held_rows - 1;
     float held[held_rows][tile_q][vector] = {};
     for (int first = 0; first < steps; first += held_rows) {

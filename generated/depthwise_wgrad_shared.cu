@@ -27,6 +27,7 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int mbarrier_bytes = 8;
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -133,6 +134,13 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 
 #endif
 
+// ---- helpers ---------------------------------------------------------------------------------
+// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+template <u32 alignment>
+__device__ __forceinline__ u32 aligned_base(const void* memory) {
+  return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
+}
+
 // ---- kernel ----------------------------------------------------------------------------------
 // w[k, r, s] = sum over n, p, q of y[n, p, q, k] * x[n, in_h, in_w, k], where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 3
@@ -147,7 +155,8 @@ constexpr int S = 7;
 constexpr int vector = 1;  // output channels of a thread
 constexpr int inputs = 1;  // input channels of a thread
 constexpr int tile_r = 7;  // filter rows of a thread
-constexpr int tile_q = 7;  // output columns of a thread; a strip has up to 56 rows of them
+constexpr int tile_q = 7;  // output columns of a thread
+constexpr int band_rows = 56;  // of a strip, at most
 constexpr int strips = 128;  // of all images, each of all threads of a block
 constexpr int shares = 128;  // blocks that share them
 
@@ -170,29 +179,32 @@ constexpr int threads = lanes * parts * vectors;  // that multiply; a producer's
 constexpr int stages = 4;  // output rows, with the input rows that come with them
 constexpr u32 x_pixel_bytes = 192;
 constexpr u32 y_pixel_bytes = 192;
-constexpr u32 x_row_bytes = 34 * x_pixel_bytes;
-constexpr u32 y_row_bytes = 28 * y_pixel_bytes;
+constexpr int x_box_columns = 34;
+constexpr int y_box_columns = 28;
+constexpr u32 x_row_bytes = x_box_columns * x_pixel_bytes;
+constexpr u32 y_row_bytes = y_box_columns * y_pixel_bytes;
 constexpr u32 x_box_bytes = lanes_n * x_row_bytes;
 constexpr u32 y_box_bytes = lanes_n * y_row_bytes;
 constexpr u32 x_box_room = 6528;
+constexpr u32 y_box_room = 5376;
 constexpr u32 x_stage_bytes = x_box_room;
-constexpr u32 stage_bytes = x_stage_bytes + 5376;
+constexpr u32 stage_bytes = x_stage_bytes + y_box_room;
 constexpr u32 full_barriers = 75472;  // behind stages and sums
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 constexpr int sums = 4704;  // of a block
 constexpr u32 pitch = 385;  // words from a tap's sums to the next one's in shared memory
 
 constexpr int held_rows = 7;  // output rows that a thread holds
 constexpr int read_columns = 13;  // input columns under a thread's outputs
 
-extern "C" __global__ __launch_bounds__(416, 1)
+extern "C" __global__ __launch_bounds__(threads + 32, 1)
 void convgen_depthwise_wgrad_shared(
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap y_map,
     float* __restrict__ partials
 ) {
   extern __shared__ u8 shared_memory[];
-  const u32 shared = (shared_address(shared_memory) + 127) & ~127u;
+  const u32 shared = aligned_base<128>(shared_memory);
   const int thread = threadIdx.x;
   const int first_k = 0;
   const int slice = blockIdx.y;
@@ -202,8 +214,8 @@ void convgen_depthwise_wgrad_shared(
     prefetch_tensormap(&x_map);
     prefetch_tensormap(&y_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(shared + full_barriers + 8 * i, 1);
-      mbarrier_init(shared + empty_barriers + 8 * i, threads / 32);
+      mbarrier_init(shared + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(shared + empty_barriers + mbarrier_bytes * i, threads / 32);
     }
     fence_mbarrier_init();
   }
@@ -222,15 +234,15 @@ void convgen_depthwise_wgrad_shared(
       const int tile = strip % 2;
       const int n = strip / 2;
       const int first_n = n;
-      const int first_q = tile * 28;
+      const int first_q = tile * tile_q * lanes_q;
       const int first_w = first_q - 3;
       const int first_c = first_k;
-      const int outputs = 56;
+      const int outputs = band_rows;
       const int steps = outputs + held_rows - 1;
       for (int j = 0; j < steps; ++j) {
         const u32 stage = shared + slot * stage_bytes;
-        const u32 full = shared + full_barriers + 8 * slot;
-        mbarrier_wait_parity(shared + empty_barriers + 8 * slot, parity);
+        const u32 full = shared + full_barriers + mbarrier_bytes * slot;
+        mbarrier_wait_parity(shared + empty_barriers + mbarrier_bytes * slot, parity);
         mbarrier_arrive_expect_tx(full, x_box_bytes + (j < outputs ? y_box_bytes : 0));
         tma_load_tile_4d(stage, &x_map, full, first_c, first_w, j - 3, first_n);
         if (j < outputs) tma_load_tile_4d(stage + x_stage_bytes, &y_map, full, first_k, first_q, j, first_n);
@@ -252,7 +264,7 @@ void convgen_depthwise_wgrad_shared(
 
   float acc[tile_r][S][vector] = {};
   for (int strip = first_strip; strip < strips; strip += shares) {
-    const int outputs = 56;
+    const int outputs = band_rows;
     const int steps = outputs + held_rows - 1;
     float held[held_rows][tile_q][vector] = {};
     for (int first = 0; first < steps; first += held_rows) {
@@ -260,7 +272,7 @@ void convgen_depthwise_wgrad_shared(
       for (int turn = 0; turn < held_rows; ++turn) {
         const int j = first + turn;
         if (j >= steps) break;
-        mbarrier_wait_parity(shared + full_barriers + 8 * slot, parity);
+        mbarrier_wait_parity(shared + full_barriers + mbarrier_bytes * slot, parity);
         const u32 stage_x = own_x + slot * stage_bytes;
         const u32 stage_y = own_y + slot * stage_bytes;
         if (j < outputs) {
@@ -296,7 +308,7 @@ void convgen_depthwise_wgrad_shared(
         }
         // this warp is done with the stage
         __syncwarp();
-        if (thread % 32 == 0) mbarrier_arrive(shared + empty_barriers + 8 * slot);
+        if (thread % 32 == 0) mbarrier_arrive(shared + empty_barriers + mbarrier_bytes * slot);
         if (++slot == stages) {  // the ring comes round
           slot = 0;
           parity ^= 1;
@@ -331,26 +343,29 @@ void convgen_depthwise_wgrad_shared(
   for (int i = thread; i < sums; i += threads) store(i, sum_of(i));
 }
 
+constexpr int sum_threads = 256;
+constexpr int summed_slices = 128;
+
 // Adds the sums of 128 slices, in order, and finishes w: 4 neighbors a thread.
 // An element's slices are dealt to 16 threads in turn; the first of these then adds up all their sums, in order.
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(sum_threads)
 void convgen_depthwise_wgrad_shared_sum(
     const float* __restrict__ partials,
     f16* __restrict__ w
 ) {
   extern __shared__ u8 shared_memory[];
-  const u32 shared = (shared_address(shared_memory) + 15) & ~15u;
+  const u32 shared = aligned_base<16>(shared_memory);
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 4704;  // elements of w
   constexpr int sharers = 16;  // threads that share an element's slices
-  constexpr int places = 256 / sharers;
+  constexpr int places = sum_threads / sharers;
   const int lane = threadIdx.x / places;
   const int offset = (blockIdx.x * places + threadIdx.x % places) * 4;
   float v[4] = {};
   if (offset < size) {
 #pragma unroll 8
-    for (int slice = lane; slice < 128; slice += sharers) {
+    for (int slice = lane; slice < summed_slices; slice += sharers) {
       const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
       const float part[4] = {
           __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),

@@ -119,27 +119,33 @@ void convgen_direct_sums_sum_s_0(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 32;
+  constexpr int column_blocks = 2;  // that share all elements
   constexpr int values_stride_q = 32;  // in elements
+  constexpr int summands = 6272;  // of each element
+  constexpr int part_count = 25;
+  constexpr int part_summands = 256;  // that a block adds up
+  constexpr int block_elements = 16;  // neighboring ones
   constexpr int sharers = 16;  // threads that share an element
-  const int which = blockIdx.x / 50;
+  constexpr u32 summand_bytes = 4;
+  const int which = blockIdx.x / (part_count * column_blocks);
   const float* values = which == 0 ? values_0 : values_1;
   float* sums = which == 0 ? sums_0 : sums_1;
-  const int column = blockIdx.x % 2 * 16 + threadIdx.x % 16;
-  const int part = blockIdx.x / 2 % 25;
-  const int lane = threadIdx.x / 16;
-  const int end = min(part * 256 + 256, 6272);
+  const int column = blockIdx.x % column_blocks * block_elements + threadIdx.x % block_elements;
+  const int part = blockIdx.x / column_blocks % part_count;
+  const int lane = threadIdx.x / block_elements;
+  const int end = min(part * part_summands + part_summands, summands);
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = part * 256 + lane; row < end; row += sharers) {
+  for (int row = part * part_summands + lane; row < end; row += sharers) {
     sum += values[row * values_stride_q + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
-  const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
+  const u32 slot = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
     __syncthreads();
-    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
+    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * (block_elements * summand_bytes)));
   }
   if (lane == 0) sums[part * elements + column] = sum;
 }
@@ -154,25 +160,28 @@ void convgen_direct_sums_sum_s_1(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 32;
+  constexpr int column_blocks = 2;  // that share all elements
+  constexpr int summands = 25;  // of each element
+  constexpr int block_elements = 16;  // neighboring ones
   constexpr int sharers = 16;  // threads that share an element
-  const int which = blockIdx.x / 2;
+  constexpr u32 summand_bytes = 4;
+  const int which = blockIdx.x / column_blocks;
   const float* values = which == 0 ? values_0 : values_1;
   float* sums = which == 0 ? sums_0 : sums_1;
-  const int column = blockIdx.x % 2 * 16 + threadIdx.x % 16;
-  const int lane = threadIdx.x / 16;
-  const int end = 25;
+  const int column = blockIdx.x % column_blocks * block_elements + threadIdx.x % block_elements;
+  const int lane = threadIdx.x / block_elements;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = lane; row < end; row += sharers) {
+  for (int row = lane; row < summands; row += sharers) {
     sum += values[row * elements + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
-  const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
+  const u32 slot = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
     __syncthreads();
-    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
+    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * (block_elements * summand_bytes)));
   }
   if (lane == 0) sums[column] = sum;
 }

@@ -155,6 +155,8 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int H = 28;
   constexpr int W = 28;
   constexpr int Kg = 8;  // output channels of a group
+  constexpr int R = 3;
+  constexpr int S = 3;
   constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
   constexpr int w_stride_k = 72, w_stride_r = 24, w_stride_s = 8;  // in elements
   float sum = 0.0f;
@@ -163,11 +165,11 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   const int n = gemm_m / (P * Q);
   const int group = k / Kg;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1

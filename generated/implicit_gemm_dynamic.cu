@@ -101,11 +101,12 @@ __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 64;
 constexpr int tile_n = 64;
+constexpr int tile_k = 32;
 constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int k_steps = 5;  // of 32 elements
+constexpr int k_steps = 5;  // of tile_k elements
 constexpr int stages = 3;
 constexpr int threads = 128;
-constexpr u32 row_bytes = 64;
+constexpr u32 row_bytes = tile_k * 2;
 constexpr int step_slices = row_bytes / 32;  // of a step
 constexpr u32 x_tile_bytes = tile_m * row_bytes;
 constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
@@ -131,6 +132,8 @@ struct Sizes {
 
 // x: 64 pixels by 32 of gemm_k; elements, 1 at a time
 struct XReader : Sizes {
+  static constexpr int row_chunks = 4;  // of 16 bytes
+  static constexpr int rows_at_once = 32;  // by all threads
   static constexpr int C = 3;
   static constexpr int R = 7;
   static constexpr int S = 7;
@@ -145,7 +148,7 @@ struct XReader : Sizes {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 4 + i * 32;
+      const int row = thread / row_chunks + i * rows_at_once;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_m = min(first + row, GEMM_M - 1);
       const int q = gemm_m % Q;
@@ -155,7 +158,7 @@ struct XReader : Sizes {
       in_h[i] = p * 2 - 3;
       in_w[i] = q * 2 - 3;
     }
-    const int first_chunk = (thread % 4) * 8;
+    const int first_chunk = (thread % row_chunks) * 8;
     c = first_chunk % C;
     s = (first_chunk / C) % S;
     r = first_chunk / (S * C);
@@ -197,15 +200,20 @@ struct XReader : Sizes {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 4 + i * 32;
+      const int row = thread / row_chunks + i * rows_at_once;
       const u32 (&words)[4] = held[i][0];
-      st_shared_v4_u32(tile + slot(row, thread % 4), Vec4{words[0], words[1], words[2], words[3]});
+      st_shared_v4_u32(tile + slot(row, thread % row_chunks), Vec4{words[0], words[1], words[2], words[3]});
     }
   }
 };
 
 // w: 64 output channels by 32 of gemm_k; elements, 1 at a time
 struct WReader {
+  static constexpr int row_chunks = 4;  // of 16 bytes
+  static constexpr int rows_at_once = 32;  // by all threads
+  static constexpr int C = 3;
+  static constexpr int R = 7;
+  static constexpr int S = 7;
   static constexpr int w_stride_k = 147;  // in elements
   int offset[2];
   int rsc;  // gemm_k of this thread's first chunk
@@ -215,12 +223,12 @@ struct WReader {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 4 + i * 32;
+      const int row = thread / row_chunks + i * rows_at_once;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + column_of(row), GEMM_N - 1);
       offset[i] = gemm_n * w_stride_k;
     }
-    const int first_chunk = (thread % 4) * 8;
+    const int first_chunk = (thread % row_chunks) * 8;
     rsc = first_chunk;
   }
 
@@ -231,7 +239,7 @@ struct WReader {
 
   // On to the next step.
   __device__ __forceinline__ void next() {
-    rsc += 32;
+    rsc += tile_k;
   }
 
   __device__ __forceinline__ void load_chunks(const f16* __restrict__ source, int rsc) {
@@ -240,7 +248,7 @@ struct WReader {
       const int k_offset = rsc;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const bool inside = rsc < 147;
+        const bool inside = rsc < R * S * C;
         const f16* p = source + offset[i] + k_offset;
         u32& word = held[i][0][e / 2];
         const u32 bits = inside ? u32(p[0]) : 0;
@@ -254,15 +262,20 @@ struct WReader {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 4 + i * 32;
+      const int row = thread / row_chunks + i * rows_at_once;
       const u32 (&words)[4] = held[i][0];
-      st_shared_v4_u32(tile + slot(row, thread % 4), Vec4{words[0], words[1], words[2], words[3]});
+      st_shared_v4_u32(tile + slot(row, thread % row_chunks), Vec4{words[0], words[1], words[2], words[3]});
     }
   }
 };
 
 // The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
-__device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 rows, u32 columns) {
+// The slots are the lane's of the first slice, and this one begins `slice_at` bytes further.
+__device__ __forceinline__ void load_fragments(
+    u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_slot, u32 column_slot, u32 slice_at
+) {
+  const u32 rows = tile + (row_slot ^ slice_at);
+  const u32 columns = tile + (column_slot ^ slice_at);
 #pragma unroll
   for (int i = 0; i < row_mmas; ++i) ldmatrix_x4(a[i], rows + i * 16 * row_bytes);
 #pragma unroll
@@ -325,7 +338,7 @@ void convgen_implicit_gemm_dynamic(
   u32 tile = shared;
   u32 free_tile = shared + (stages - 1) * stage_bytes;  // of the step that was multiplied last
   __syncthreads();
-  load_fragments(row_fragments[0], column_fragments[0], tile + row_slot, tile + column_slot);
+  load_fragments(row_fragments[0], column_fragments[0], tile, row_slot, column_slot, 0);
   for (int step = 0; step < k_steps; ++step) {
     const u32 next_tile = tile == shared + (stages - 1) * stage_bytes ? shared : tile + stage_bytes;
     const bool more = step + stages - 1 < k_steps;
@@ -339,7 +352,7 @@ void convgen_implicit_gemm_dynamic(
       // after the last step, the first slice is loaded once more, and not used
       const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
       const u32 next = (slice + 1) % step_slices * 32;
-      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
+      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, row_slot, column_slot, next);
       if (slice == 0) {
         if (more) {
           x_reader.load(x);

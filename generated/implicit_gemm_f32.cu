@@ -96,11 +96,12 @@ constexpr int GEMM_M = 6272;
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 64;
 constexpr int tile_n = 64;
+constexpr int tile_k = 16;
 constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int k_steps = 18;  // of 16 elements, in one part of gemm_k
+constexpr int k_steps = 18;  // of tile_k elements, in one part of gemm_k
 constexpr int stages = 4;
 constexpr int threads = 256;
-constexpr u32 row_bytes = 64;
+constexpr u32 row_bytes = tile_k * 4;
 constexpr int step_slices = row_bytes / 32;  // of a step
 constexpr u32 x_tile_bytes = tile_m * row_bytes;
 constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
@@ -121,9 +122,11 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 
 // x: 64 pixels by 16 of gemm_k; cp.async of 16 bytes
 struct XReader {
+  static constexpr int row_chunks = 4;  // of 16 bytes
   static constexpr int C = 64;
   static constexpr int H = 28;
   static constexpr int W = 28;
+  static constexpr int R = 3;
   static constexpr int S = 3;
   static constexpr int P = 28;
   static constexpr int Q = 28;
@@ -134,20 +137,20 @@ struct XReader {
 
   __device__ __forceinline__ void start(int first, int first_k) {
     const int thread = threadIdx.x;
-    const int row = thread / 4;
+    const int row = thread / row_chunks;
     // rows past the end repeat the last one: their results are not stored
     const int gemm_m = min(first + row, GEMM_M - 1);
     const int q = gemm_m % Q;
     const int p = (gemm_m / Q) % P;
     const int n = gemm_m / (P * Q);
-    offset[0] = n * x_stride_n + p * x_stride_h + q * x_stride_w + thread % 4 * 4;
+    offset[0] = n * x_stride_n + p * x_stride_h + q * x_stride_w + thread % row_chunks * 4;
     taps[0] = 0;
     const int in_h = p - 1;
 #pragma unroll
-    for (int tap = 0; tap < 3; ++tap) taps[0] |= u32(u32(in_h + tap) < H) << tap;
+    for (int tap = 0; tap < R; ++tap) taps[0] |= u32(u32(in_h + tap) < H) << tap;
     const int in_w = q - 1;
 #pragma unroll
-    for (int tap = 0; tap < 3; ++tap) taps[0] |= u32(u32(in_w + tap) < W) << (tap + 3);
+    for (int tap = 0; tap < S; ++tap) taps[0] |= u32(u32(in_w + tap) < W) << (tap + R);
     const int first_chunk = first_k;
     c = first_chunk % C;
     s = (first_chunk / C) % S;
@@ -158,18 +161,18 @@ struct XReader {
   __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile, bool more, int first = 0, int last = 1) const {
     const int thread = threadIdx.x;
     const int k_offset = r * x_stride_h + s * x_stride_w + c - x_stride_h - x_stride_w;
-    const u32 wanted = 1u << min(r, 2) | 1u << (s + 3);
+    const u32 wanted = 1u << min(r, R - 1) | 1u << (s + R);
 #pragma unroll
     for (int i = first; i < last; ++i) {
-      const int row = thread / 4;
+      const int row = thread / row_chunks;
       const bool inside = (taps[i] & wanted) == wanted;
-      cp_async_16(tile + slot(row, thread % 4), source + k_offset + offset[i], more && inside ? 16 : 0);
+      cp_async_16(tile + slot(row, thread % row_chunks), source + k_offset + offset[i], more && inside ? 16 : 0);
     }
   }
 
   // On to the next step.
   __device__ __forceinline__ void next() {
-    c += 16;
+    c += tile_k;
     if (c >= C) { c -= C; ++s; }
     if (s >= S) { s -= S; ++r; }
   }
@@ -177,16 +180,17 @@ struct XReader {
 
 // w: 64 output channels by 16 of gemm_k; cp.async of 16 bytes
 struct WReader {
+  static constexpr int row_chunks = 4;  // of 16 bytes
   static constexpr int w_stride_k = 576;  // in elements
   u32 offset[1];
   int rsc;  // gemm_k of this step
 
   __device__ __forceinline__ void start(int first, int first_k) {
     const int thread = threadIdx.x;
-    const int row = thread / 4;
+    const int row = thread / row_chunks;
     // rows past the end repeat the last one: their results are not stored
     const int gemm_n = min(first + column_of(row), GEMM_N - 1);
-    offset[0] = gemm_n * w_stride_k + thread % 4 * 4;
+    offset[0] = gemm_n * w_stride_k + thread % row_chunks * 4;
     const int first_chunk = first_k;
     rsc = first_chunk;
   }
@@ -197,19 +201,24 @@ struct WReader {
     const int k_offset = rsc;
 #pragma unroll
     for (int i = first; i < last; ++i) {
-      const int row = thread / 4;
-      cp_async_16(tile + slot(row, thread % 4), source + k_offset + offset[i], more ? 16 : 0);
+      const int row = thread / row_chunks;
+      cp_async_16(tile + slot(row, thread % row_chunks), source + k_offset + offset[i], more ? 16 : 0);
     }
   }
 
   // On to the next step.
   __device__ __forceinline__ void next() {
-    rsc += 16;
+    rsc += tile_k;
   }
 };
 
 // The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
-__device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 rows, u32 columns) {
+// The slots are the lane's of the first slice, and this one begins `slice_at` bytes further.
+__device__ __forceinline__ void load_fragments(
+    u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_slot, u32 column_slot, u32 slice_at
+) {
+  const u32 rows = tile + (row_slot ^ slice_at);
+  const u32 columns = tile + (column_slot ^ slice_at);
 #pragma unroll
   for (int i = 0; i < row_mmas; ++i) ldmatrix_x4(a[i], rows + i * 16 * row_bytes);
   u32 pair[4];
@@ -234,9 +243,9 @@ void convgen_implicit_gemm_f32(
   partial += part * 401408ll;  // elements of y
 
   XReader x_reader;
-  x_reader.start(first_m, part * (k_steps * 16));
+  x_reader.start(first_m, part * (k_steps * tile_k));
   WReader w_reader;
-  w_reader.start(first_n, part * (k_steps * 16));
+  w_reader.start(first_n, part * (k_steps * tile_k));
 
   // stages - 1 steps are under way before the first is multiplied
 #pragma unroll
@@ -264,7 +273,7 @@ void convgen_implicit_gemm_f32(
   u32 free_tile = shared + (stages - 1) * stage_bytes;  // of the step that was multiplied last
   cp_async_wait_group<stages - 2>();
   __syncthreads();
-  load_fragments(row_fragments[0], column_fragments[0], tile + row_slot, tile + column_slot);
+  load_fragments(row_fragments[0], column_fragments[0], tile, row_slot, column_slot, 0);
   for (int step = 0; step < k_steps; ++step) {
     const u32 next_tile = tile == shared + (stages - 1) * stage_bytes ? shared : tile + stage_bytes;
     const bool more = step + stages - 1 < k_steps;
@@ -277,7 +286,7 @@ void convgen_implicit_gemm_f32(
       // after the last step, the first slice is loaded once more, and not used
       const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
       const u32 next = (slice + 1) % step_slices * 32;
-      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
+      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, row_slot, column_slot, next);
       // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
       if (slice == 0) x_reader.load(reinterpret_cast<const u32*>(x), free_tile, more, 0, 1);
       if (slice == 0) w_reader.load(reinterpret_cast<const u32*>(w), free_tile + x_tile_bytes, more, 0, 1);
@@ -346,6 +355,8 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   constexpr int H = 28;
   constexpr int W = 28;
   constexpr int K = 64;
+  constexpr int R = 3;
+  constexpr int S = 3;
   constexpr int P = 28;
   constexpr int Q = 28;
   constexpr int x_stride_n = 50176, x_stride_h = 1792, x_stride_w = 64;  // in elements
@@ -356,11 +367,11 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   const int p = (offset / (Q * K)) % P;
   const int n = offset / (P * Q * K);
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1

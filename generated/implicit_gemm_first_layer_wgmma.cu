@@ -27,6 +27,7 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
+constexpr int warpgroup_threads = 128;
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -264,7 +265,7 @@ void convgen_implicit_gemm_first_layer_wgmma(
   }
   fence_proxy_async_shared();
 
-  const int warpgroup = thread / 128;
+  const int warpgroup = thread / warpgroup_threads;
   // bits of a line's first and last word that are the window's
   const u32 first_mask = 0xffff0000u;
   // a k step is two matrices of 8 words by tile_n columns, in groups of 8 columns; its address counts 16 bytes

@@ -88,11 +88,12 @@ constexpr int GEMM_M = 6272;
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 256;
 constexpr int tile_n = 64;
+constexpr int tile_k = 64;
 constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int k_steps = 9;  // of 64 elements
+constexpr int k_steps = 9;  // of tile_k elements
 constexpr int stages = 3;
 constexpr int threads = 256;
-constexpr u32 row_bytes = 128;
+constexpr u32 row_bytes = tile_k * 2;
 constexpr int step_slices = row_bytes / 32;  // of a step
 constexpr u32 x_tile_bytes = tile_m * row_bytes;
 constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
@@ -185,6 +186,8 @@ struct XReader {
 
 // w: 64 output channels by 64 of gemm_k; elements, 8 at a time
 struct WReader {
+  static constexpr int row_chunks = 8;  // of 16 bytes
+  static constexpr int rows_at_once = 32;  // by all threads
   static constexpr int w_stride_group = 36864, w_stride_k = 576, w_stride_c = 9;  // in elements
   int offset[2];
   int rs, c;  // gemm_k of this thread's first chunk, digit by digit
@@ -194,12 +197,12 @@ struct WReader {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 8 + i * 32;
+      const int row = thread / row_chunks + i * rows_at_once;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + row, GEMM_N - 1);
       offset[i] = group * w_stride_group + gemm_n * w_stride_k;
     }
-    const int first_chunk = (thread % 8) * 8;
+    const int first_chunk = (thread % row_chunks) * 8;
     c = first_chunk;
     rs = 0;
   }
@@ -228,15 +231,20 @@ struct WReader {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 8 + i * 32;
+      const int row = thread / row_chunks + i * rows_at_once;
       const u32 (&words)[4] = held[i][0];
-      st_shared_v4_u32(tile + slot(row, thread % 8), Vec4{words[0], words[1], words[2], words[3]});
+      st_shared_v4_u32(tile + slot(row, thread % row_chunks), Vec4{words[0], words[1], words[2], words[3]});
     }
   }
 };
 
 // The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
-__device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 rows, u32 columns) {
+// The slots are the lane's of the first slice, and this one begins `slice_at` bytes further.
+__device__ __forceinline__ void load_fragments(
+    u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_slot, u32 column_slot, u32 slice_at
+) {
+  const u32 rows = tile + (row_slot ^ slice_at);
+  const u32 columns = tile + (column_slot ^ slice_at);
 #pragma unroll
   for (int i = 0; i < row_mmas; ++i) ldmatrix_x4(a[i], rows + i * 16 * row_bytes);
 #pragma unroll
@@ -293,7 +301,7 @@ void convgen_implicit_gemm_grouped(
   u32 tile = shared;
   u32 free_tile = shared + (stages - 1) * stage_bytes;  // of the step that was multiplied last
   __syncthreads();
-  load_fragments(row_fragments[0], column_fragments[0], tile + row_slot, tile + column_slot);
+  load_fragments(row_fragments[0], column_fragments[0], tile, row_slot, column_slot, 0);
   for (int step = 0; step < k_steps; ++step) {
     const u32 next_tile = tile == shared + (stages - 1) * stage_bytes ? shared : tile + stage_bytes;
     const bool more = step + stages - 1 < k_steps;
@@ -307,7 +315,7 @@ void convgen_implicit_gemm_grouped(
       // after the last step, the first slice is loaded once more, and not used
       const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
       const u32 next = (slice + 1) % step_slices * 32;
-      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
+      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, row_slot, column_slot, next);
       if (slice == 0) {
         if (more) {
           x_reader.load(x);

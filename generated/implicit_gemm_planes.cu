@@ -172,6 +172,7 @@ __device__ __forceinline__ void prepare_w(const u32* source, u32* target, u32 ti
   }
 }
 
+constexpr int end_of_x = 56;  // of the blocks that lay it out
 // Lays x and w out as the kernel below reads them.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_implicit_gemm_planes_prepare(
@@ -182,11 +183,11 @@ void convgen_implicit_gemm_planes_prepare(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 tile = shared_address(shared_memory);
-  if (blockIdx.x < 56) {
+  if (blockIdx.x < end_of_x) {
     prepare_x(x, prepared_x, tile, blockIdx.x);
     return;
   }
-  prepare_w(w, prepared_w, tile, int(blockIdx.x) - 56);
+  prepare_w(w, prepared_w, tile, int(blockIdx.x) - end_of_x);
 }
 
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels,
@@ -197,11 +198,12 @@ constexpr int GEMM_M = 784;
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 32;
 constexpr int tile_n = 64;
+constexpr int tile_k = 32;
 constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int k_steps = 4;  // of 32 elements, in one part of gemm_k
+constexpr int k_steps = 4;  // of tile_k elements, in one part of gemm_k
 constexpr int stages = 4;
 constexpr int threads = 128;
-constexpr u32 row_bytes = 128;
+constexpr u32 row_bytes = tile_k * 4;
 constexpr int step_slices = row_bytes / 32;  // of a step
 constexpr u32 x_tile_bytes = tile_m * row_bytes;
 constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
@@ -222,6 +224,8 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 
 // x: 32 pixels by 32 of gemm_k; cp.async of 16 bytes
 struct XReader {
+  static constexpr int row_chunks = 8;  // of 16 bytes
+  static constexpr int rows_at_once = 16;  // by all threads
   static constexpr int C = 44;
   static constexpr int H = 14;
   static constexpr int W = 14;
@@ -238,7 +242,7 @@ struct XReader {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 8 + i * 16;
+      const int row = thread / row_chunks + i * rows_at_once;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_m = min(first + column_of(row), GEMM_M - 1);
       const int q = gemm_m % Q;
@@ -248,12 +252,12 @@ struct XReader {
       taps[i] = 0;
       const int in_h = p - 1;
 #pragma unroll
-      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_h + tap) < H) << tap;
+      for (int tap = 0; tap < R; ++tap) taps[i] |= u32(u32(in_h + tap) < H) << tap;
       const int in_w = q - 1;
 #pragma unroll
-      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_w + tap) < W) << (tap + 3);
+      for (int tap = 0; tap < S; ++tap) taps[i] |= u32(u32(in_w + tap) < W) << (tap + R);
     }
-    const int first_chunk = first_k + (thread % 8) * 4;
+    const int first_chunk = first_k + (thread % row_chunks) * 4;
     c = first_chunk % C;
     s = (first_chunk / C) % S;
     r = first_chunk / (S * C);
@@ -263,18 +267,18 @@ struct XReader {
   __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile, bool more, int first = 0, int last = 2) const {
     const int thread = threadIdx.x;
     const int k_offset = r * x_stride_h + s * x_stride_w + c - x_stride_h - x_stride_w;
-    const u32 wanted = 1u << min(r, 2) | 1u << (s + 3);
+    const u32 wanted = 1u << min(r, R - 1) | 1u << (s + R);
 #pragma unroll
     for (int i = first; i < last; ++i) {
-      const int row = thread / 8 + i * 16;
+      const int row = thread / row_chunks + i * rows_at_once;
       const bool inside = r < R && (taps[i] & wanted) == wanted;
-      cp_async_16(tile + slot(row, thread % 8), source + k_offset + offset[i], more && inside ? 16 : 0);
+      cp_async_16(tile + slot(row, thread % row_chunks), source + k_offset + offset[i], more && inside ? 16 : 0);
     }
   }
 
   // On to the next step.
   __device__ __forceinline__ void next() {
-    c += 32;
+    c += tile_k;
     if (c >= C) { c -= C; ++s; }
     if (s >= S) { s -= S; ++r; }
   }
@@ -282,6 +286,11 @@ struct XReader {
 
 // w: 64 output channels by 32 of gemm_k; cp.async of 16 bytes
 struct WReader {
+  static constexpr int row_chunks = 8;  // of 16 bytes
+  static constexpr int rows_at_once = 16;  // by all threads
+  static constexpr int C = 44;
+  static constexpr int R = 3;
+  static constexpr int S = 3;
   static constexpr int w_stride_k = 396;  // in elements
   u32 offset[4];
   int rsc;  // gemm_k of this thread's first chunk
@@ -290,12 +299,12 @@ struct WReader {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = thread / 8 + i * 16;
+      const int row = thread / row_chunks + i * rows_at_once;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + row, GEMM_N - 1);
       offset[i] = gemm_n * w_stride_k;
     }
-    const int first_chunk = first_k + (thread % 8) * 4;
+    const int first_chunk = first_k + (thread % row_chunks) * 4;
     rsc = first_chunk;
   }
 
@@ -305,20 +314,25 @@ struct WReader {
     const int k_offset = rsc;
 #pragma unroll
     for (int i = first; i < last; ++i) {
-      const int row = thread / 8 + i * 16;
-      const bool inside = rsc < 396;
-      cp_async_16(tile + slot(row, thread % 8), source + k_offset + offset[i], more && inside ? 16 : 0);
+      const int row = thread / row_chunks + i * rows_at_once;
+      const bool inside = rsc < R * S * C;
+      cp_async_16(tile + slot(row, thread % row_chunks), source + k_offset + offset[i], more && inside ? 16 : 0);
     }
   }
 
   // On to the next step.
   __device__ __forceinline__ void next() {
-    rsc += 32;
+    rsc += tile_k;
   }
 };
 
 // The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
-__device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 rows, u32 columns) {
+// The slots are the lane's of the first slice, and this one begins `slice_at` bytes further.
+__device__ __forceinline__ void load_fragments(
+    u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_slot, u32 column_slot, u32 slice_at
+) {
+  const u32 rows = tile + (row_slot ^ slice_at);
+  const u32 columns = tile + (column_slot ^ slice_at);
   ldmatrix_x4(a[0], rows);
 #pragma unroll
   for (int j = 0; j < column_mmas; j += 2) {
@@ -345,9 +359,9 @@ void convgen_implicit_gemm_planes(
   partial += part * 50176ll;  // elements of y
 
   XReader x_reader;
-  x_reader.start(first_m, part * (k_steps * 32));
+  x_reader.start(first_m, part * (k_steps * tile_k));
   WReader w_reader;
-  w_reader.start(first_n, part * (k_steps * 32));
+  w_reader.start(first_n, part * (k_steps * tile_k));
 
   // stages - 1 steps are under way before the first is multiplied
 #pragma unroll
@@ -375,7 +389,7 @@ void convgen_implicit_gemm_planes(
   u32 free_tile = shared + (stages - 1) * stage_bytes;  // of the step that was multiplied last
   cp_async_wait_group<stages - 2>();
   __syncthreads();
-  load_fragments(row_fragments[0], column_fragments[0], tile + row_slot, tile + column_slot);
+  load_fragments(row_fragments[0], column_fragments[0], tile, row_slot, column_slot, 0);
   for (int step = 0; step < k_steps; ++step) {
     const u32 next_tile = tile == shared + (stages - 1) * stage_bytes ? shared : tile + stage_bytes;
     const bool more = step + stages - 1 < k_steps;
@@ -388,7 +402,7 @@ void convgen_implicit_gemm_planes(
       // after the last step, the first slice is loaded once more, and not used
       const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
       const u32 next = (slice + 1) % step_slices * 32;
-      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
+      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, row_slot, column_slot, next);
       // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
       if (slice == 0) x_reader.load(reinterpret_cast<const u32*>(x), free_tile, more, 0, 2);
       if (slice == 1) w_reader.load(reinterpret_cast<const u32*>(w), free_tile + x_tile_bytes, more, 0, 2);
@@ -460,6 +474,8 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   constexpr int H = 14;
   constexpr int W = 14;
   constexpr int K = 64;
+  constexpr int R = 3;
+  constexpr int S = 3;
   constexpr int P = 14;
   constexpr int Q = 14;
   constexpr int x_stride_n = 8624, x_stride_h = 616, x_stride_w = 44;  // in elements
@@ -470,11 +486,11 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   const int k = (offset / (P * Q)) % K;
   const int n = offset / (K * P * Q);
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1

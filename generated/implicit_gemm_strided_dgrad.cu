@@ -125,11 +125,12 @@ constexpr int GEMM_M = 6272;  // of a phase
 constexpr int GEMM_N = 128;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
+constexpr int tile_k = 64;
 constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int tiles = (GEMM_M + tile_m - 1) / tile_m * tiles_n;  // of a phase
 constexpr int stages = 4;
 constexpr int threads = 256;
-constexpr u32 row_bytes = 128;
+constexpr u32 row_bytes = tile_k * 2;
 constexpr int step_slices = row_bytes / 32;  // of a step
 constexpr u32 x_tile_bytes = tile_m * row_bytes;
 constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
@@ -145,11 +146,13 @@ __device__ __forceinline__ u32 slot(int row, int chunk) {
   return row * row_bytes + ((chunk ^ (row & 7)) << 4);
 }
 
-// Where 8 neighboring channels of a row of gemm_k stand in the tile of w: in panels of 64 channels, swizzled likewise.
-constexpr u32 panel_bytes = 8192;
-constexpr int panel_chunks = 8;
+// Where 8 neighboring channels of a row of gemm_k stand in the tile of w: in panels of channels, swizzled likewise.
+constexpr int panel_width = 64;
+constexpr u32 panel_row_bytes = panel_width * 2;
+constexpr u32 panel_bytes = tile_k * panel_row_bytes;
+constexpr int panel_chunks = panel_width / 8;
 __device__ __forceinline__ u32 w_slot(int row, int chunk) {
-  return chunk / panel_chunks * panel_bytes + row * 128 + ((chunk % panel_chunks ^ (row & 7)) << 4);
+  return chunk / panel_chunks * panel_bytes + row * panel_row_bytes + ((chunk % panel_chunks ^ (row & 7)) << 4);
 }
 
 // The same of a chunk that lies `further` chunks behind the first of a warp, which is at `slot`.
@@ -173,6 +176,8 @@ __constant__ Phase phases[4] = {
 
 // x: 128 pixels by 64 of gemm_k; cp.async of 16 bytes
 struct XReader : Phase {
+  static constexpr int row_chunks = 8;  // of 16 bytes
+  static constexpr int rows_at_once = 32;  // by all threads
   static constexpr int C = 128;
   static constexpr int H = 28;
   static constexpr int W = 28;
@@ -187,13 +192,13 @@ struct XReader : Phase {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = thread / 8 + i * 32;
+      const int row = thread / row_chunks + i * rows_at_once;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_m = min(first + row, GEMM_M - 1);
       const int q = gemm_m % walk_q;
       const int p = (gemm_m / walk_q) % walk_p;
       const int n = gemm_m / (walk_p * walk_q);
-      offset[i] = n * x_stride_n + p * x_stride_h + q * x_stride_w + thread % 8 * 8;
+      offset[i] = n * x_stride_n + p * x_stride_h + q * x_stride_w + thread % row_chunks * 8;
       taps[i] = 0;
       const int in_h = p;
 #pragma unroll
@@ -215,15 +220,15 @@ struct XReader : Phase {
     const u32 wanted = 1u << min(r, 1) | 1u << (s + 2);
 #pragma unroll
     for (int i = first; i < last; ++i) {
-      const int row = thread / 8 + i * 32;
+      const int row = thread / row_chunks + i * rows_at_once;
       const bool inside = (taps[i] & wanted) == wanted;
-      cp_async_16(tile + slot(row, thread % 8), source + k_offset + offset[i], more && inside ? 16 : 0);
+      cp_async_16(tile + slot(row, thread % row_chunks), source + k_offset + offset[i], more && inside ? 16 : 0);
     }
   }
 
   // On to the next step.
   __device__ __forceinline__ void next() {
-    c += 64;
+    c += tile_k;
     if (c >= C) { c -= C; ++s; }
     if (s >= s_taps) { s -= s_taps; ++r; }
   }
@@ -231,6 +236,8 @@ struct XReader : Phase {
 
 // w: 64 of gemm_k by 128 output channels; cp.async of 16 bytes
 struct WReader : Phase {
+  static constexpr int row_chunks = 16;  // of 16 bytes
+  static constexpr int rows_at_once = 16;  // by all threads
   static constexpr int C = 128;
   static constexpr int w_stride_c = 1152, w_stride_r = 384, w_stride_s = 128;  // in elements
   u32 offset;
@@ -239,8 +246,8 @@ struct WReader : Phase {
   __device__ __forceinline__ void start(int first) {
     const int thread = threadIdx.x;
     // channels past the end repeat the last ones: their results are not stored
-    const int gemm_n = min(first + thread % 16 * 8, GEMM_N - 8);
-    offset = last_r * w_stride_r + last_s * w_stride_s + gemm_n + thread / 16 * w_stride_c;
+    const int gemm_n = min(first + thread % row_chunks * 8, GEMM_N - 8);
+    offset = last_r * w_stride_r + last_s * w_stride_s + gemm_n + thread / row_chunks * w_stride_c;
     const int first_row = 0;
     r = 0;
     c = first_row;
@@ -253,21 +260,26 @@ struct WReader : Phase {
     const int k_offset = c * w_stride_c - r * 2 * w_stride_r - s * 2 * w_stride_s;
 #pragma unroll
     for (int i = first; i < last; ++i) {
-      const int row = thread / 16 + i * 16;
-      cp_async_16(tile + w_slot(row, thread % 16), source + k_offset + i * 18432 + offset, more ? 16 : 0);
+      const int row = thread / row_chunks + i * rows_at_once;
+      cp_async_16(tile + w_slot(row, thread % row_chunks), source + k_offset + i * rows_at_once * w_stride_c + offset, more ? 16 : 0);
     }
   }
 
   // On to the next step.
   __device__ __forceinline__ void next() {
-    c += 64;
+    c += tile_k;
     if (c >= C) { c -= C; ++s; }
     if (s >= s_taps) { s -= s_taps; ++r; }
   }
 };
 
 // The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it; it transposes w's.
-__device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 rows, u32 columns) {
+// The slots are the lane's of the first slice, and this one begins `slice_at` bytes further.
+__device__ __forceinline__ void load_fragments(
+    u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_slot, u32 column_slot, u32 slice_at
+) {
+  const u32 rows = tile + (row_slot ^ slice_at);
+  const u32 columns = column_slot + slice_at * panel_width;
 #pragma unroll
   for (int i = 0; i < row_mmas; ++i) ldmatrix_x4(a[i], rows + i * 16 * row_bytes);
 #pragma unroll
@@ -347,7 +359,7 @@ void convgen_implicit_gemm_strided_dgrad(
   u32 free_tile = shared + (stages - 1) * stage_bytes;  // of the step that was multiplied last
   cp_async_wait_group<stages - 2>();
   __syncthreads();
-  load_fragments(row_fragments[0], column_fragments[0], tile, tile + row_slot, column_slot);
+  load_fragments(row_fragments[0], column_fragments[0], tile, row_slot, column_slot, 0);
   for (int step = 0; step < k_steps; ++step) {
     const u32 next_tile = tile == shared + (stages - 1) * stage_bytes ? shared : tile + stage_bytes;
     const bool more = step + stages - 1 < k_steps;
@@ -360,7 +372,7 @@ void convgen_implicit_gemm_strided_dgrad(
       // after the last step, the first slice is loaded once more, and not used
       const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
       const u32 next = (slice + 1) % step_slices * 32;
-      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, from + (row_slot ^ next), column_slot + next * 64);
+      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, row_slot, column_slot, next);
       // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
       if (slice == 0) x_reader.load(x, free_tile, more, 0, 3);
       if (slice == 1) x_reader.load(x, free_tile, more, 3, 4);

@@ -80,6 +80,12 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
+// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+template <u32 alignment>
+__device__ __forceinline__ u32 aligned_base(const void* memory) {
+  return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -153,8 +159,11 @@ void convgen_mma_wgrad(
   constexpr int w_elements = 88128;
   partials += slice * w_elements;
 
+  constexpr int C = 72;
   constexpr int H = 28;
   constexpr int W = 28;
+  constexpr int K = 136;
+  constexpr int S = 3;
   constexpr int P = 28;
   constexpr int Q = 28;
   constexpr int x_stride_n = 56448, x_stride_h = 2016, x_stride_w = 72;  // in elements
@@ -166,12 +175,12 @@ void convgen_mma_wgrad(
   const int y_chunk = threadIdx.x % (tile_m / 8);
   const int x_chunk = threadIdx.x % (tile_n / 8);
   const int load_k = first_k + y_chunk * 8;
-  const bool has_k = load_k < 136;
+  const bool has_k = load_k < K;
   const int load_c = (first_chunk + x_chunk) % tap_chunks * 8;
-  const bool has_c = first_chunk + x_chunk < chunks && load_c < 72;
+  const bool has_c = first_chunk + x_chunk < chunks && load_c < C;
   const int load_tap = (first_chunk + x_chunk) / tap_chunks;
-  const int first_h = load_tap / 3 - 1;
-  const int first_w = load_tap % 3 - 1;
+  const int first_h = load_tap / S - 1;
+  const int first_w = load_tap % S - 1;
 
   const auto load = [&](int step, int stage) {
     const u32 y_tile = shared + stage * stage_bytes;
@@ -253,24 +262,27 @@ void convgen_mma_wgrad(
   }
 }
 
+constexpr int sum_threads = 256;
+constexpr int summed_slices = 8;
+
 // Adds the sums of 8 slices, in order, and finishes w: 4 neighbors a thread.
 // An element's slices are dealt to 4 threads in turn; the first of these then adds up all their sums, in order.
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(sum_threads)
 void convgen_mma_wgrad_sum(
     const float* __restrict__ partials,
     f16* __restrict__ w
 ) {
   extern __shared__ u8 shared_memory[];
-  const u32 shared = (shared_address(shared_memory) + 15) & ~15u;
+  const u32 shared = aligned_base<16>(shared_memory);
   constexpr int size = 88128;  // elements of w
   constexpr int sharers = 4;  // threads that share an element's slices
-  constexpr int places = 256 / sharers;
+  constexpr int places = sum_threads / sharers;
   const int lane = threadIdx.x / places;
   const int offset = (blockIdx.x * places + threadIdx.x % places) * 4;
   float v[4] = {};
   if (offset < size) {
 #pragma unroll 8
-    for (int slice = lane; slice < 8; slice += sharers) {
+    for (int slice = lane; slice < summed_slices; slice += sharers) {
       const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
       const float part[4] = {
           __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),

@@ -32,6 +32,10 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -153,6 +157,12 @@ __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatil
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
+// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+template <u32 alignment>
+__device__ __forceinline__ u32 aligned_base(const void* memory) {
+  return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
+}
+
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
 // from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
 // the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
@@ -160,6 +170,12 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared
 // `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
+}
+
+// The same of one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from one
+// span of m or n to the next, and do not matter where there is one.
+__device__ __forceinline__ u64 mn_major_descriptor(u32 address, u32 row_bytes, u32 swizzle, u32 span_bytes = 16) {
+  return wgmma_descriptor(address, span_bytes, 8 * row_bytes, swizzle);
 }
 
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
@@ -199,8 +215,9 @@ constexpr int depth = 2;  // output rows whose rows of x are in use or on their 
 // warpgroups of 128 threads: 1 along m by 2 along n.  Behind them is one more: its last warp asks for
 // y, and the others, the builders, make vectors of x
 constexpr int consumers = 2;
+constexpr int threads = 384;
 constexpr int builders = 96;
-constexpr int own_fragments = 1;  // of 64 rows, of a consumer
+constexpr int own_fragments = 1;  // of wgmma_m rows, of a consumer
 constexpr int own_vectors = 2;  // of a filter row, of a consumer
 
 constexpr int vector_taps = 2;
@@ -225,15 +242,16 @@ constexpr int copies = 6;  // of the ring's first rows, behind its last: so that
 // sides wait for a parity that flips when a ring comes round; on a fresh barrier, a wait for the phase before the first
 // one returns at once.
 constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
+constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_box_bytes = tile_k * a_row_bytes;
 constexpr u32 stage_bytes = tile_m / 64 * a_box_bytes;
 constexpr u32 vector_bytes = 16;
 constexpr u32 x_row_bytes = row_vectors * vector_bytes;
 constexpr u32 x_rows = stages * stage_bytes;
 constexpr u32 a_full = x_rows + (slots + copies) * x_row_bytes;
-constexpr u32 a_empty = a_full + 8 * stages;
-constexpr u32 b_full = a_empty + 8 * stages;
-constexpr u32 b_empty = b_full + 8 * depth;
+constexpr u32 a_empty = a_full + mbarrier_bytes * stages;
+constexpr u32 b_full = a_empty + mbarrier_bytes * stages;
+constexpr u32 b_empty = b_full + mbarrier_bytes * depth;
 
 // The slices share all output rows evenly, in order: the first of a slice's.
 __device__ __forceinline__ int first_of(int slice) {
@@ -282,7 +300,7 @@ __device__ __forceinline__ void store_elements(const u16 (&element)[thread_vecto
   }
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_stem_wgrad(
     const f16* __restrict__ x,
     const __grid_constant__ TensorMap a_map,
@@ -291,17 +309,17 @@ void convgen_stem_wgrad(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     for (int i = 0; i < depth; ++i) {
-      mbarrier_init(base + b_full + 8 * i, builders);
-      mbarrier_init(base + b_empty + 8 * i, consumers);
+      mbarrier_init(base + b_full + mbarrier_bytes * i, builders);
+      mbarrier_init(base + b_empty + mbarrier_bytes * i, consumers);
     }
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + a_full + 8 * i, 1);
-      mbarrier_init(base + a_empty + 8 * i, consumers);
+      mbarrier_init(base + a_full + mbarrier_bytes * i, 1);
+      mbarrier_init(base + a_empty + mbarrier_bytes * i, consumers);
     }
     fence_mbarrier_init();
   }
@@ -313,14 +331,14 @@ void convgen_stem_wgrad(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
-  if (threadIdx.x >= consumers * 128 + builders) {
+  if (threadIdx.x >= consumers * warpgroup_threads + builders) {
     // ---- producer: one thread keeps every free stage loading
     if (threadIdx.x % 32 > 0) return;
     int stage = 0;
     u32 parity = 1;
     for (int row = first_row; row < end_row; ++row) {
-      const u32 full = base + a_full + 8 * stage;
-      mbarrier_wait_parity(base + a_empty + 8 * stage, parity);
+      const u32 full = base + a_full + mbarrier_bytes * stage;
+      mbarrier_wait_parity(base + a_empty + mbarrier_bytes * stage, parity);
       mbarrier_arrive_expect_tx(full, stage_bytes);
       // beyond an output row there are zeros
       tma_load_tile_3d(base + stage * stage_bytes, &a_map, full, first_k, 0, row);
@@ -331,7 +349,7 @@ void convgen_stem_wgrad(
     }
   } else if (warpgroup == consumers) {
     // ---- builders: lay out rows of x; the next round's elements are on their way while a slot is waited for
-    const int thread = threadIdx.x % 128;  // of `builders`
+    const int thread = threadIdx.x % warpgroup_threads;  // of `builders`
     u16 element[thread_vectors][used];
     int row = first_row;
     int left = fresh_rounds;
@@ -341,7 +359,7 @@ void convgen_stem_wgrad(
     u32 parity = 1;
     load_elements(element, x, row, left, thread);
     while (true) {
-      if (begins) mbarrier_wait_parity(base + b_empty + 8 * group, parity);
+      if (begins) mbarrier_wait_parity(base + b_empty + mbarrier_bytes * group, parity);
       store_elements(element, base + x_rows, next, thread);
       next += round_rows;
       if (next >= slots) next -= slots;
@@ -349,7 +367,7 @@ void convgen_stem_wgrad(
       if (begins) {
         // the row's vectors are to be seen by wgmma, which reads through the async proxy
         fence_proxy_async_shared();
-        mbarrier_arrive(base + b_full + 8 * group);
+        mbarrier_arrive(base + b_full + mbarrier_bytes * group);
         if (++group == depth) {  // the ring comes round
           group = 0;
           parity ^= 1;
@@ -361,7 +379,7 @@ void convgen_stem_wgrad(
     }
   } else {
     // ---- consumers: multiply output row by output row, then store the tile
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     constexpr int w_elements = 9408;
@@ -386,27 +404,27 @@ void convgen_stem_wgrad(
       top += rounds_of(row, first_row) * round_rows;
       if (top >= slots) top -= slots;
       const int first_slot = top < R ? top - R + slots : top - R;
-      mbarrier_wait_parity(base + b_full + 8 * group, b_parity);
+      mbarrier_wait_parity(base + b_full + mbarrier_bytes * group, b_parity);
       const u32 b_lines = base + x_rows + first_slot * x_row_bytes;
-      mbarrier_wait_parity(base + a_full + 8 * stage, parity);
+      mbarrier_wait_parity(base + a_full + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * stage_bytes;
       wgmma_fence();
 #pragma unroll
-      for (int product = 0; product < tile_k / 16; ++product) {
+      for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
         for (int j = 0; j < own_vectors; ++j) {
           wgmma_m64n56k16_f32_f16_f16<1, 1>(
               acc[j],
-              wgmma_descriptor(a_tile + product * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
-              wgmma_descriptor(b_lines + place[j] + product * 16 * vector_bytes, 8 * vector_bytes, x_row_bytes, 0),
+              mn_major_descriptor(a_tile + product * (wgmma_k * a_row_bytes), a_row_bytes, a_swizzle),
+              wgmma_descriptor(b_lines + place[j] + product * wgmma_k * vector_bytes, 8 * vector_bytes, x_row_bytes, 0),
               row > first_row || product > 0);
         }
       }
       wgmma_commit_group();
       // what was asked for before is done when at most this is under way: its stage and its rows of x are free
       wgmma_wait_group<1>();
-      if (previous >= 0 && thread == 0) mbarrier_arrive(base + a_empty + 8 * previous);
-      if (previous_group >= 0 && thread == 0) mbarrier_arrive(base + b_empty + 8 * previous_group);
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + a_empty + mbarrier_bytes * previous);
+      if (previous_group >= 0 && thread == 0) mbarrier_arrive(base + b_empty + mbarrier_bytes * previous_group);
       previous = stage;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
@@ -419,12 +437,12 @@ void convgen_stem_wgrad(
       }
     }
     wgmma_wait_group<0>();
-    bar_sync<1, consumers * 128>();  // all products are done: their operands make room for the sums
+    bar_sync<1, consumers * warpgroup_threads>();  // all products are done: their operands make room for the sums
 
     // a fragment's rows are output channels; each 8 of its columns are a vector's elements, of one filter row
 #pragma unroll
     for (int i = 0; i < 2 * own_fragments; ++i) {
-      const int k = first_k + i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
+      const int k = first_k + i / 2 * wgmma_m + warp * 16 + accumulator_row(lane) + i % 2 * 8;
       if (first_vector == 0 && accumulator_column(lane) == used / 2 * 2) y_sums[blockIdx.y * K + k] = acc[i / 2 * own_vectors][i % 2 * 2 + used % 2];
 #pragma unroll
       for (int j = 0; j < own_vectors; ++j) {
@@ -442,35 +460,38 @@ void convgen_stem_wgrad(
         }
       }
     }
-    bar_sync<1, consumers * 128>();
+    bar_sync<1, consumers * warpgroup_threads>();
     // the tile's filters are neighbors, and leave 16 bytes a thread
     Vec4* sums = reinterpret_cast<Vec4*>(partials + first_k * filter_elements);
     const int vectors = tile_m * filter_elements / 4;
 #pragma unroll 4
-    for (int i = threadIdx.x; i < vectors; i += consumers * 128) sums[i] = ld_shared_v4_u32(base + i * 16);
+    for (int i = threadIdx.x; i < vectors; i += consumers * warpgroup_threads) sums[i] = ld_shared_v4_u32(base + i * 16);
   }
 }
 
+constexpr int sum_threads = 256;
+constexpr int summed_slices = 5;
+
 // Adds the sums of 5 slices, in order, and finishes w: 4 neighbors a thread.
 // An element's slices are dealt to 2 threads in turn; the first of these then adds up all their sums, in order.
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(sum_threads)
 void convgen_stem_wgrad_sum(
     const float* __restrict__ partials,
     float* __restrict__ w
 ) {
   extern __shared__ u8 shared_memory[];
-  const u32 shared = (shared_address(shared_memory) + 15) & ~15u;
+  const u32 shared = aligned_base<16>(shared_memory);
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 9408;  // elements of w
   constexpr int sharers = 2;  // threads that share an element's slices
-  constexpr int places = 256 / sharers;
+  constexpr int places = sum_threads / sharers;
   const int lane = threadIdx.x / places;
   const int offset = (blockIdx.x * places + threadIdx.x % places) * 4;
   float v[4] = {};
   if (offset < size) {
 #pragma unroll 8
-    for (int slice = lane; slice < 5; slice += sharers) {
+    for (int slice = lane; slice < summed_slices; slice += sharers) {
       const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
       const float part[4] = {
           __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),
@@ -502,24 +523,27 @@ void convgen_stem_wgrad_sum_db_1(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 64;
+  constexpr int column_blocks = 4;  // that share all elements
+  constexpr int summands = 5;  // of each element
+  constexpr int block_elements = 16;  // neighboring ones
   constexpr int sharers = 8;  // threads that share an element
+  constexpr u32 summand_bytes = 4;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  const int column = blockIdx.x % 4 * 16 + threadIdx.x % 16;
-  const int lane = threadIdx.x / 16;
-  const int end = 5;
+  const int column = blockIdx.x % column_blocks * block_elements + threadIdx.x % block_elements;
+  const int lane = threadIdx.x / block_elements;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = lane; row < end; row += sharers) {
+  for (int row = lane; row < summands; row += sharers) {
     sum += values[row * elements + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
-  const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
+  const u32 slot = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
     __syncthreads();
-    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
+    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * (block_elements * summand_bytes)));
   }
   if (lane == 0) sums[column] = sum;
 }

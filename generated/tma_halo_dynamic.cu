@@ -32,6 +32,9 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -218,6 +221,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -262,6 +270,7 @@ constexpr int tile_k = 32;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -296,8 +305,8 @@ constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arri
 constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
-constexpr u32 weights_barrier = empty_barriers + 8 * rings * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 weights_barrier = empty_barriers + mbarrier_bytes * rings * stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -315,15 +324,15 @@ __device__ __forceinline__ u32 place_z(int row, int column) {
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
 __device__ __forceinline__ void zero_shared(u32 from, u32 to) {
   for (u32 at = from + threadIdx.x * 16; at < to; at += blockDim.x * 16) st_shared_v4_u32(at, Vec4{0, 0, 0, 0});
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_halo_dynamic(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -335,7 +344,7 @@ void convgen_tma_halo_dynamic(
   const int tiles = (N + images - 1) / images;  // of pixels, all images
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
   const int k0 = blockIdx.x % channel_tiles * tile_channels;
   const int worker = blockIdx.x / channel_tiles;
   const int workers = gridDim.x / channel_tiles;
@@ -344,8 +353,8 @@ void convgen_tma_halo_dynamic(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 1);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);
     }
     mbarrier_init(base + weights_barrier, 1);
     fence_mbarrier_init();
@@ -362,7 +371,7 @@ void convgen_tma_halo_dynamic(
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x == consumers * 128) {
+    if (threadIdx.x == consumers * warpgroup_threads) {
       // ---- producer: the weights once, then halo tiles for each tile, rings in turn
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
@@ -375,8 +384,8 @@ void convgen_tma_halo_dynamic(
         const int use = turn / rings * channel_blocks;  // how often this ring was filled before
         const int stage = turn % rings * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes;
-        const u32 full = base + full_barriers + 8 * stage;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use) ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
         tma_load_tile_4d(halo_tile, &a_map, full, 0, -1, -1, n0);
       }
@@ -384,7 +393,7 @@ void convgen_tma_halo_dynamic(
   } else {
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
@@ -405,7 +414,7 @@ void convgen_tma_halo_dynamic(
         if (first < pixels) {
           const u32 slot = base + operand_slots + (consumer * slots + first / epi_tile_pixels % slots) * slot_bytes;
 #pragma unroll
-          for (int v = thread; v < epi_tile_pixels * channels / 8; v += 128) {
+          for (int v = thread; v < epi_tile_pixels * channels / 8; v += warpgroup_threads) {
             const int pixel = v / (channels / 8);
             const int column = v % (channels / 8) * 8;
             const int line = first + pixel;
@@ -425,7 +434,7 @@ void convgen_tma_halo_dynamic(
       float acc[pixels / 2];  // rows: channels, columns: pixels
       const int stage = ring * stages + use % stages;
       const u32 halo_tile = base + stage * halo_tile_bytes;
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
       wgmma_fence();
 #pragma unroll
       for (int r = 0; r < R; ++r) {
@@ -434,16 +443,16 @@ void convgen_tma_halo_dynamic(
           const u32 shift = (r * width + s) * row_bytes;
           const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
 #pragma unroll
-          for (int product = 0; product < tile_k / 16; ++product) {
+          for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n128k16_f32_f16_f16(
-                acc, wgmma_descriptor(tap_weights + product * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(halo_tile + shift + product * 32, 16, 8 * row_bytes, swizzle), (r | s | product) != 0);
+                acc, k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle),
+                k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle), (r | s | product) != 0);
           }
         }
       }
       wgmma_commit_group();
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
       ++use;
 
 #pragma unroll
@@ -471,7 +480,7 @@ void convgen_tma_halo_dynamic(
         sync_consumer(consumer);
         request(first + slots * epi_tile_pixels);
 #pragma unroll
-        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += 128) {
+        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += warpgroup_threads) {
           const int pixel = v / (channels / 8);
           const int column = v % (channels / 8);
           const int line = first + pixel;

@@ -31,6 +31,8 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -213,6 +215,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -269,6 +276,7 @@ constexpr int tiles = 64;  // of pixels, all images
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -306,7 +314,7 @@ constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arri
 constexpr u32 slot_bytes = 2048;
 constexpr u32 operand_slots = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -337,7 +345,7 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
@@ -353,15 +361,15 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
 __device__ __forceinline__ void zero_shared(u32 from, u32 to) {
   for (u32 at = from + threadIdx.x * 16; at < to; at += blockDim.x * 16) st_shared_v4_u32(at, Vec4{0, 0, 0, 0});
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_halo_fold(
     const __grid_constant__ TensorMap a_map_5,
     const __grid_constant__ TensorMap a_map_6,
@@ -373,7 +381,7 @@ void convgen_tma_halo_fold(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
   const int k0 = blockIdx.x % channel_tiles * own_channels;
   const int worker = blockIdx.x / channel_tiles;
   const int workers = gridDim.x / channel_tiles;
@@ -382,8 +390,8 @@ void convgen_tma_halo_fold(
     prefetch_tensormap(&a_map_5);
     prefetch_tensormap(&a_map_6);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 1);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);
     }
     fence_mbarrier_init();
   }
@@ -397,7 +405,7 @@ void convgen_tma_halo_fold(
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x == consumers * 128) {
+    if (threadIdx.x == consumers * warpgroup_threads) {
       // ---- producer: halo tiles for each tile, rings in turn
       const int c0 = k0 / group_k * group_c;
       int turn = 0;
@@ -408,8 +416,8 @@ void convgen_tma_halo_fold(
         const int use = turn / rings * channel_blocks;  // how often this ring was filled before
         const int stage = turn % rings * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes;
-        const u32 full = base + full_barriers + 8 * stage;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use) ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
         tma_load_tile_4d(halo_tile, &a_map_6, full, c0, q0 - 1, line0 / width * 4 - 1, n);
         tma_load_tile_4d(halo_tile + phase_1_0, &a_map_6, full, c0, q0 - 1, line0 / width * 4, n);
@@ -420,7 +428,7 @@ void convgen_tma_halo_fold(
   } else {
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
@@ -473,7 +481,7 @@ void convgen_tma_halo_fold(
       }
     }
     fence_proxy_async_shared();
-    bar_sync<3, consumers * 128>();
+    bar_sync<3, consumers * warpgroup_threads>();
 
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int line0 = tile % line_tiles * tile_pixels;
@@ -484,7 +492,7 @@ void convgen_tma_halo_fold(
         if (first < pixels) {
           const u32 slot = base + operand_slots + (consumer * slots + first / epi_tile_pixels % slots) * slot_bytes;
 #pragma unroll
-          for (int v = thread; v < epi_tile_pixels * channels / 8; v += 128) {
+          for (int v = thread; v < epi_tile_pixels * channels / 8; v += warpgroup_threads) {
             const int pixel = v / (channels / 8);
             const int column = v % (channels / 8) * 8;
             const int line = line0 + first + pixel;
@@ -506,7 +514,7 @@ void convgen_tma_halo_fold(
       constexpr u32 phases[4][1] = {{0}, {phase_1_0}, {phase_2_0}, {phase_3_0}};
       const int stage = ring * stages + use % stages;
       const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
       wgmma_fence();
 #pragma unroll
       for (int r = 0; r < R; ++r) {
@@ -515,13 +523,13 @@ void convgen_tma_halo_fold(
           const u32 shift = phases[r % 4][0] + (r / 4 * width + s) * row_bytes;
           const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
           wgmma_m64n112k16_f32_f16_f16(
-              acc, wgmma_descriptor(tap_weights, 16, 8 * row_bytes, swizzle),
-              wgmma_descriptor(halo_tile + shift, 16, 8 * row_bytes, swizzle), (r | s) != 0);
+              acc, k_major_descriptor(tap_weights, row_bytes, swizzle),
+              k_major_descriptor(halo_tile + shift, row_bytes, swizzle), (r | s) != 0);
         }
       }
       wgmma_commit_group();
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
       ++use;
 
       // a zero between packed groups or folded rows makes a NaN of an infinity or NaN
@@ -578,7 +586,7 @@ void convgen_tma_halo_fold(
         sync_consumer(consumer);
         request(first + slots * epi_tile_pixels);
 #pragma unroll
-        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += 128) {
+        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += warpgroup_threads) {
           const int pixel = v / (channels / 8);
           const int column = v % (channels / 8);
           const int line = line0 + first + pixel;

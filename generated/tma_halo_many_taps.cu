@@ -31,6 +31,10 @@ using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -174,6 +178,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // Two neighboring elements by one load.
 __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   const Vec2 pair = *reinterpret_cast<const Vec2*>(p);
@@ -225,6 +234,7 @@ constexpr int tile_k = 32;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 3;
+constexpr int threads = 512;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 32;
 constexpr int consumer_registers = 160;
@@ -254,8 +264,8 @@ constexpr u32 epi_tile_bytes = 4096;
 constexpr u32 weight_bytes = 100352;
 constexpr u32 epi_tiles = weights + weight_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
-constexpr u32 weights_barrier = empty_barriers + 8 * rings * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 weights_barrier = empty_barriers + mbarrier_bytes * rings * stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -267,12 +277,12 @@ __device__ __forceinline__ float epilogue(
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
-  if (consumer == 2) bar_sync<3, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
+  if (consumer == 2) bar_sync<3, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(512, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_halo_many_taps(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -281,7 +291,7 @@ void convgen_tma_halo_many_taps(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
   const int k0 = blockIdx.x % channel_tiles * tile_channels;
   const int worker = blockIdx.x / channel_tiles;
   const int workers = gridDim.x / channel_tiles;
@@ -290,8 +300,8 @@ void convgen_tma_halo_many_taps(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 1);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);
     }
     mbarrier_init(base + weights_barrier, 1);
     fence_mbarrier_init();
@@ -303,7 +313,7 @@ void convgen_tma_halo_many_taps(
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x == consumers * 128) {
+    if (threadIdx.x == consumers * warpgroup_threads) {
       // ---- producer: the weights once, then halo tiles for each tile, rings in turn
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
@@ -318,8 +328,8 @@ void convgen_tma_halo_many_taps(
         const int use = turn / rings * channel_blocks;  // how often this ring was filled before
         const int stage = turn % rings * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes;
-        const u32 full = base + full_barriers + 8 * stage;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use) ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
         tma_load_tile_4d(halo_tile, &a_map, full, 0, q0 - 3, line0 / width - 3, n);
       }
@@ -327,7 +337,7 @@ void convgen_tma_halo_many_taps(
   } else {
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
@@ -345,10 +355,10 @@ void convgen_tma_halo_many_taps(
       const int line0 = tile % line_tiles * tile_pixels;
       const int q0 = tile / line_tiles % strips * strip;
       const int n = tile / (line_tiles * strips);
-      float acc[pixels / 64][channels / 2];  // rows: pixels, columns: channels
+      float acc[pixels / wgmma_m][channels / 2];  // rows: pixels, columns: channels
       const int stage = ring * stages + use % stages;
       const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
 #pragma unroll 1
       for (int r = 0; r < R; ++r) {
         wgmma_fence();  // here, not before the loop: ptxas would serialize the MMAs
@@ -357,16 +367,16 @@ void convgen_tma_halo_many_taps(
           const u32 shift = (r * width + s) * row_bytes;
           const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
 #pragma unroll
-          for (int product = 0; product < tile_k / 16; ++product) {
+          for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n32k16_f32_f16_f16(
-                acc[0], wgmma_descriptor(halo_tile + shift + product * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(tap_weights + product * 32, 16, 8 * row_bytes, swizzle), (r | s | product) != 0);
+                acc[0], k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle),
+                k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle), (r | s | product) != 0);
           }
         }
         wgmma_commit_group();
       }
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
       ++use;
 
       // a fragment's rows are pixels, its columns are channels
@@ -386,7 +396,7 @@ void convgen_tma_halo_many_taps(
       }
       sync_consumer(consumer);
 #pragma unroll
-      for (int v = thread; v < epi_tile_pixels * (channels / 8); v += 128) {
+      for (int v = thread; v < epi_tile_pixels * (channels / 8); v += warpgroup_threads) {
         const int pixel = v / (channels / 8);
         const int column = v % (channels / 8);
         const int line = line0 + pixel;

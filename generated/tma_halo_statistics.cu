@@ -36,6 +36,9 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -203,6 +206,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -257,6 +265,7 @@ constexpr int tile_k = 32;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -286,8 +295,8 @@ constexpr u32 epi_tile_bytes = 8192;
 constexpr u32 weight_bytes = 36864;
 constexpr u32 epi_tiles = weights + weight_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
-constexpr u32 weights_barrier = empty_barriers + 8 * rings * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 weights_barrier = empty_barriers + mbarrier_bytes * rings * stages;
 
 constexpr int image_rows = 33;  // of an image's partial sums
 constexpr int image_count = 8;
@@ -311,11 +320,11 @@ __device__ __forceinline__ float epilogue(
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_halo_statistics(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -326,7 +335,7 @@ void convgen_tma_halo_statistics(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
   const int k0 = blockIdx.x % channel_tiles * tile_channels;
   const int worker = blockIdx.x / channel_tiles;
   const int workers = gridDim.x / channel_tiles;
@@ -335,8 +344,8 @@ void convgen_tma_halo_statistics(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 1);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);
     }
     mbarrier_init(base + weights_barrier, 1);
     fence_mbarrier_init();
@@ -348,7 +357,7 @@ void convgen_tma_halo_statistics(
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x == consumers * 128) {
+    if (threadIdx.x == consumers * warpgroup_threads) {
       // ---- producer: the weights once, then halo tiles for each tile, rings in turn
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
@@ -362,8 +371,8 @@ void convgen_tma_halo_statistics(
         const int use = turn / rings * channel_blocks;  // how often this ring was filled before
         const int stage = turn % rings * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes;
-        const u32 full = base + full_barriers + 8 * stage;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use) ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
         tma_load_tile_4d(halo_tile, &a_map, full, 0, -1, line0 / width - 1, n);
       }
@@ -371,7 +380,7 @@ void convgen_tma_halo_statistics(
   } else {
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
@@ -391,7 +400,7 @@ void convgen_tma_halo_statistics(
       float acc[pixels / 2];  // rows: channels, columns: pixels
       const int stage = ring * stages + use % stages;
       const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
       wgmma_fence();
 #pragma unroll
       for (int r = 0; r < R; ++r) {
@@ -400,16 +409,16 @@ void convgen_tma_halo_statistics(
           const u32 shift = (r * width + s) * row_bytes;
           const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
 #pragma unroll
-          for (int product = 0; product < tile_k / 16; ++product) {
+          for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n128k16_f32_f16_f16(
-                acc, wgmma_descriptor(tap_weights + product * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(halo_tile + shift + product * 32, 16, 8 * row_bytes, swizzle), (r | s | product) != 0);
+                acc, k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle),
+                k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle), (r | s | product) != 0);
           }
         }
       }
       wgmma_commit_group();
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
       ++use;
 
       float total_s[2] = {};
@@ -442,7 +451,7 @@ void convgen_tma_halo_statistics(
         }
         sync_consumer(consumer);
 #pragma unroll
-        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += 128) {
+        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += warpgroup_threads) {
           const int pixel = v / (channels / 8);
           const int column = v % (channels / 8);
           const int line = line0 + first + pixel;
@@ -481,27 +490,30 @@ void convgen_tma_halo_statistics_sum_s_1(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 512;
+  constexpr int column_blocks = 32;  // that share all elements
+  constexpr int summands = 33;  // of each element
+  constexpr int block_elements = 16;  // neighboring ones
   constexpr int sharers = 16;  // threads that share an element
+  constexpr u32 summand_bytes = 4;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  const int which = blockIdx.x / 32;
+  const int which = blockIdx.x / column_blocks;
   const float* values = which == 0 ? values_0 : values_1;
   float* sums = which == 0 ? sums_0 : sums_1;
-  const int column = blockIdx.x % 32 * 16 + threadIdx.x % 16;
-  const int lane = threadIdx.x / 16;
-  const int end = 33;
+  const int column = blockIdx.x % column_blocks * block_elements + threadIdx.x % block_elements;
+  const int lane = threadIdx.x / block_elements;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = lane; row < end; row += sharers) {
+  for (int row = lane; row < summands; row += sharers) {
     sum += values[row * elements + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
-  const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
+  const u32 slot = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
     __syncthreads();
-    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
+    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * (block_elements * summand_bytes)));
   }
   if (lane == 0) sums[column] = sum;
 }

@@ -27,6 +27,9 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -166,6 +169,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
 // accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
 __device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
@@ -206,6 +214,7 @@ constexpr int tile_k = 64;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -239,16 +248,16 @@ constexpr u32 epi_tile_bytes = 8192;
 constexpr u32 weight_bytes = 73728;
 constexpr u32 epi_tiles = weights + weight_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
-constexpr u32 weights_barrier = empty_barriers + 8 * rings * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 weights_barrier = empty_barriers + mbarrier_bytes * rings * stages;
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_halo_stride(
     const __grid_constant__ TensorMap a_map_6,
     const __grid_constant__ TensorMap a_map_7,
@@ -257,7 +266,7 @@ void convgen_tma_halo_stride(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
   const int k0 = blockIdx.x % channel_tiles * tile_channels;
   const int worker = blockIdx.x / channel_tiles;
   const int workers = gridDim.x / channel_tiles;
@@ -267,8 +276,8 @@ void convgen_tma_halo_stride(
     prefetch_tensormap(&a_map_7);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 1);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);
     }
     mbarrier_init(base + weights_barrier, 1);
     fence_mbarrier_init();
@@ -280,7 +289,7 @@ void convgen_tma_halo_stride(
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x == consumers * 128) {
+    if (threadIdx.x == consumers * warpgroup_threads) {
       // ---- producer: the weights once, then halo tiles for each tile, rings in turn
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
@@ -295,8 +304,8 @@ void convgen_tma_halo_stride(
         const int use = turn / rings * channel_blocks;  // how often this ring was filled before
         const int stage = turn % rings * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes;
-        const u32 full = base + full_barriers + 8 * stage;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use) ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
         tma_load_tile_4d(halo_tile, &a_map_7, full, 0, q0 * 2 - 1, line0 / width * 2 - 1, n);
         tma_load_tile_4d(halo_tile + phase_0_1, &a_map_7, full, 0, q0 * 2, line0 / width * 2 - 1, n);
@@ -307,7 +316,7 @@ void convgen_tma_halo_stride(
   } else {
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
@@ -323,7 +332,7 @@ void convgen_tma_halo_stride(
       constexpr u32 phases[2][2] = {{0, phase_0_1}, {phase_1_0, phase_1_1}};
       const int stage = ring * stages + use % stages;
       const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
       wgmma_fence();
 #pragma unroll
       for (int r = 0; r < R; ++r) {
@@ -332,16 +341,16 @@ void convgen_tma_halo_stride(
           const u32 shift = phases[r % 2][s % 2] + (r / 2 * width + s / 2) * row_bytes;
           const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
 #pragma unroll
-          for (int product = 0; product < tile_k / 16; ++product) {
+          for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n64k16_f32_f16_f16(
-                acc, wgmma_descriptor(tap_weights + product * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(halo_tile + shift + product * 32, 16, 8 * row_bytes, swizzle), (r | s | product) != 0);
+                acc, k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle),
+                k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle), (r | s | product) != 0);
           }
         }
       }
       wgmma_commit_group();
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
       ++use;
 
       sync_consumer(consumer);  // the epilogue tile's last pixels are stored
@@ -356,7 +365,7 @@ void convgen_tma_halo_stride(
       }
       sync_consumer(consumer);
 #pragma unroll
-      for (int v = thread; v < epi_tile_pixels * (channels / 8); v += 128) {
+      for (int v = thread; v < epi_tile_pixels * (channels / 8); v += warpgroup_threads) {
         const int pixel = v / (channels / 8);
         const int column = v % (channels / 8);
         const int line = line0 + pixel;

@@ -31,6 +31,9 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -204,6 +207,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -259,9 +267,10 @@ constexpr int tile_pixels = 96;
 constexpr int line_tiles = 17;  // tiles down a strip
 constexpr int tiles = 2176;  // of pixels, all images
 constexpr int channel_blocks = 1;
-constexpr int last_products = 3;  // of 16 channels each: the last block has no more
+constexpr int last_products = 3;  // of wgmma_k channels each: the last block has no more
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 3;
+constexpr int threads = 512;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 32;
 constexpr int consumer_registers = 160;
@@ -295,7 +304,7 @@ constexpr int slots = 2;  // of each consumer, for epilogue tiles of saved that 
 constexpr u32 slot_bytes = 6144;
 constexpr u32 operand_slots = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -343,16 +352,16 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
-  if (consumer == 2) bar_sync<3, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
+  if (consumer == 2) bar_sync<3, warpgroup_threads>();
 }
 
 __device__ __forceinline__ void zero_shared(u32 from, u32 to) {
   for (u32 at = from + threadIdx.x * 16; at < to; at += blockDim.x * 16) st_shared_v4_u32(at, Vec4{0, 0, 0, 0});
 }
 
-extern "C" __global__ __launch_bounds__(512, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_halo_strided_dgrad(
     const __grid_constant__ TensorMap a_map,
     const u16* __restrict__ w,
@@ -362,7 +371,7 @@ void convgen_tma_halo_strided_dgrad(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
   const int k0 = blockIdx.x % channel_tiles * own_channels;
   const int worker = blockIdx.x / channel_tiles;
   const int workers = gridDim.x / channel_tiles;
@@ -370,8 +379,8 @@ void convgen_tma_halo_strided_dgrad(
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 3);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 3);
     }
     fence_mbarrier_init();
   }
@@ -385,7 +394,7 @@ void convgen_tma_halo_strided_dgrad(
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x == consumers * 128) {
+    if (threadIdx.x == consumers * warpgroup_threads) {
       // ---- producer: halo tiles for each tile, rings in turn
       const int c0 = k0 / group_k * group_c;
       int turn = 0;
@@ -396,8 +405,8 @@ void convgen_tma_halo_strided_dgrad(
         const int use = turn / rings * channel_blocks;  // how often this ring was filled before
         const int stage = turn % rings * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes;
-        const u32 full = base + full_barriers + 8 * stage;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use) ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
         tma_load_tile_4d(halo_tile, &a_map, full, c0, q0, line0 / width, n);
       }
@@ -405,7 +414,7 @@ void convgen_tma_halo_strided_dgrad(
   } else {
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
@@ -424,7 +433,7 @@ void convgen_tma_halo_strided_dgrad(
       Vec4 held[4];
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
-        const int at = first + part * (consumers * 128);
+        const int at = first + part * (consumers * warpgroup_threads);
         const int c = at % Cg;
         const int k = ((at / Cg) % channel_vectors) * 8 + k0;
         const int s = (at / (channel_vectors * Cg)) % filter_s;
@@ -435,7 +444,7 @@ void convgen_tma_halo_strided_dgrad(
       }
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
-        const int at = first + part * (consumers * 128);
+        const int at = first + part * (consumers * warpgroup_threads);
         const int c = at % Cg;
         const int k = ((at / Cg) % channel_vectors) * 8 + k0;
         const int s = (at / (channel_vectors * Cg)) % filter_s;
@@ -456,7 +465,7 @@ void convgen_tma_halo_strided_dgrad(
       }
     }
     fence_proxy_async_shared();
-    bar_sync<4, consumers * 128>();
+    bar_sync<4, consumers * warpgroup_threads>();
 
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int line0 = tile % line_tiles * tile_pixels;
@@ -467,7 +476,7 @@ void convgen_tma_halo_strided_dgrad(
         if (first < pixels) {
           const u32 slot = base + operand_slots + (consumer * slots + first / epi_tile_pixels % slots) * slot_bytes;
 #pragma unroll
-          for (int v = thread; v < epi_tile_pixels * channels / 8; v += 128) {
+          for (int v = thread; v < epi_tile_pixels * channels / 8; v += warpgroup_threads) {
             const int pixel = v / (channels / 8);
             const int column = v % (channels / 8) * 8;
             const int line = line0 + first + pixel;
@@ -487,7 +496,7 @@ void convgen_tma_halo_strided_dgrad(
       float acc[pixels / 2];  // rows: channels, columns: pixels
       const int stage = ring * stages + use % stages;
       const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
       wgmma_fence();
 #pragma unroll
       for (int r = 0; r < R; ++r) {
@@ -498,14 +507,14 @@ void convgen_tma_halo_strided_dgrad(
 #pragma unroll
           for (int product = 0; product < last_products; ++product) {
             wgmma_m64n96k16_f32_f16_f16(
-                acc, wgmma_descriptor(tap_weights + product * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(halo_tile + shift + product * 32, 16, 8 * row_bytes, swizzle), (r | s | product) != 0);
+                acc, k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle),
+                k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle), (r | s | product) != 0);
           }
         }
       }
       wgmma_commit_group();
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
       ++use;
 
       // a zero between packed groups or phases makes a NaN of an infinity or NaN
@@ -563,7 +572,7 @@ void convgen_tma_halo_strided_dgrad(
         sync_consumer(consumer);
         request(first + slots * epi_tile_pixels);
 #pragma unroll
-        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += 128) {
+        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += warpgroup_threads) {
           const int pixel = v / (channels / 8);
           const int column = v % (channels / 8);
           const int line = line0 + first + pixel;

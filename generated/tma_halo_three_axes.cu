@@ -31,6 +31,10 @@ using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -169,6 +173,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // Two neighboring elements by one load.
 __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   const Vec2 pair = *reinterpret_cast<const Vec2*>(p);
@@ -224,6 +233,7 @@ constexpr int channel_blocks = 1;
 constexpr int halos = channel_blocks * T;  // of a tile, one after the other
 // warpgroups of 128 threads; the producers' warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -254,9 +264,9 @@ constexpr u32 epi_tile_bytes = 4096;
 constexpr u32 weight_bytes = 49152;
 constexpr u32 epi_tiles = weights + weight_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
-constexpr u32 weight_full_barriers = empty_barriers + 8 * rings * stages;
-constexpr u32 weight_empty_barriers = weight_full_barriers + 8 * rings * weight_stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 weight_full_barriers = empty_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 weight_empty_barriers = weight_full_barriers + mbarrier_bytes * rings * weight_stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -268,11 +278,11 @@ __device__ __forceinline__ float epilogue(
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_halo_three_axes(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -281,7 +291,7 @@ void convgen_tma_halo_three_axes(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
   const int k0 = blockIdx.x % channel_tiles * tile_channels;
   const int worker = blockIdx.x / channel_tiles;
   const int workers = gridDim.x / channel_tiles;
@@ -290,12 +300,12 @@ void convgen_tma_halo_three_axes(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 1);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);
     }
     for (int i = 0; i < rings * weight_stages; ++i) {
-      mbarrier_init(base + weight_full_barriers + 8 * i, 1);
-      mbarrier_init(base + weight_empty_barriers + 8 * i, 1);
+      mbarrier_init(base + weight_full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + weight_empty_barriers + mbarrier_bytes * i, 1);
     }
     fence_mbarrier_init();
   }
@@ -306,7 +316,7 @@ void convgen_tma_halo_three_axes(
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x == consumers * 128) {
+    if (threadIdx.x == consumers * warpgroup_threads) {
       // ---- producer of halo tiles: for each tile, rings in turn
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -319,22 +329,22 @@ void convgen_tma_halo_three_axes(
           const int use = turn / rings * halos + block;  // how often this ring was filled before
           const int stage = turn % rings * stages + use % stages;
           const u32 halo_tile = base + stage * halo_tile_bytes;
-          const u32 full = base + full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
+          const u32 full = base + full_barriers + mbarrier_bytes * stage;
+          mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, halo_box_bytes);
           tma_load_tile_5d(halo_tile, &a_map, full, block / T * tile_k, q0 - 1, line0 / width - 1, o - 1 + block % T, n);
         }
       }
     }
-    if (threadIdx.x == consumers * 128 + 32) {
+    if (threadIdx.x == consumers * warpgroup_threads + 32) {
       // ---- producer of weights: tap by tap, for each tile again
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         for (int i = 0; i < halos * R * S; ++i) {
           const int use = turn / rings * (halos * R * S) + i;
           const int stage = turn % rings * weight_stages + use % weight_stages;
-          const u32 full = base + weight_full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + weight_empty_barriers + 8 * stage, parity_of_use<weight_stages>(use) ^ 1);
+          const u32 full = base + weight_full_barriers + mbarrier_bytes * stage;
+          mbarrier_wait_parity(base + weight_empty_barriers + mbarrier_bytes * stage, parity_of_use<weight_stages>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, weight_box_bytes);
           const u32 tap_weights = base + weights + stage * weight_box_bytes;
           tma_load_tile_3d(tap_weights, &b_map, full, i / (T * R * S) * tile_k, i % (T * R * S), k0);
@@ -344,7 +354,7 @@ void convgen_tma_halo_three_axes(
   } else {
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
@@ -364,11 +374,11 @@ void convgen_tma_halo_three_axes(
       const int plane = tile / (line_tiles * strips);
       const int n = plane / O;
       const int o = plane % O;
-      float acc[pixels / 64][channels / 2];  // rows: pixels, columns: channels
+      float acc[pixels / wgmma_m][channels / 2];  // rows: pixels, columns: channels
       for (int block = 0; block < halos; ++block, ++use) {
         const int stage = ring * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
         int previous = 0;  // the stage of the weights of the tap before
 #pragma unroll
         for (int r = 0; r < R; ++r) {
@@ -377,35 +387,35 @@ void convgen_tma_halo_three_axes(
             const u32 shift = (r * width + s) * row_bytes;
             const int weight_stage = ring * weight_stages + weight_use % weight_stages;
             const u32 tap_weights = base + weights + weight_stage * weight_box_bytes;
-            mbarrier_wait_parity(base + weight_full_barriers + 8 * weight_stage,
+            mbarrier_wait_parity(base + weight_full_barriers + mbarrier_bytes * weight_stage,
                                  parity_of_use<weight_stages>(weight_use));
             wgmma_fence();
 #pragma unroll
-            for (int product = 0; product < tile_k / 16; ++product) {
+            for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
-              for (int i = 0; i < pixels / 64; ++i) {
+              for (int i = 0; i < pixels / wgmma_m; ++i) {
                 wgmma_m64n32k16_f32_f16_f16(
-                    acc[i], wgmma_descriptor(halo_tile + shift + i * (64 * row_bytes) + product * 32, 16, 8 * row_bytes, swizzle),
-                    wgmma_descriptor(tap_weights + product * 32, 16, 8 * row_bytes, swizzle), (block | r | s | product) != 0);
+                    acc[i], k_major_descriptor(halo_tile + shift + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
+                    k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle), (block | r | s | product) != 0);
               }
             }
             wgmma_commit_group();
             if (r + s > 0) {
               wgmma_wait_group<1>();  // the tap before is done with its weights
-              if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + 8 * previous);
+              if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + mbarrier_bytes * previous);
             }
             previous = weight_stage;
             ++weight_use;
           }
         }
         wgmma_wait_group<0>();
-        if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + 8 * previous);
-        if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+        if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + mbarrier_bytes * previous);
+        if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
       }
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < pixels / 64; ++i) {
+      for (int i = 0; i < pixels / wgmma_m; ++i) {
 #pragma unroll
         for (int j = 0; j < channels / 2; ++j) {
           acc[i][j] = epilogue(acc[i][j], channel_b[j / 4][j % 2]);
@@ -419,13 +429,13 @@ void convgen_tma_halo_three_axes(
         for (int j = 0; j < channels / 16; ++j) {
           const int column = (2 * j + stmatrix_chunk(lane)) ^ (row >> 1 & 3);  // of 16 bytes
           const u32 place = epi_tile + row * (channels * 2) + column * 16;
-          const float* v = &acc[first / 64][j * 8];
+          const float* v = &acc[first / wgmma_m][j * 8];
           stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                       cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
         sync_consumer(consumer);
 #pragma unroll
-        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += 128) {
+        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += warpgroup_threads) {
           const int pixel = v / (channels / 8);
           const int column = v % (channels / 8);
           const int line = line0 + first + pixel;

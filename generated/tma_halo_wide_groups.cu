@@ -30,6 +30,9 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -196,6 +199,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -247,6 +255,7 @@ constexpr int tile_k = 64;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producers' warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -277,9 +286,9 @@ constexpr u32 epi_tile_bytes = 2048;
 constexpr u32 weight_bytes = 98304;
 constexpr u32 epi_tiles = weights + weight_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
-constexpr u32 weight_full_barriers = empty_barriers + 8 * rings * stages;
-constexpr u32 weight_empty_barriers = weight_full_barriers + 8 * rings * weight_stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 weight_full_barriers = empty_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 weight_empty_barriers = weight_full_barriers + mbarrier_bytes * rings * weight_stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -300,11 +309,11 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   float sum = 0.0f;
   const int group = k / Kg;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
@@ -320,11 +329,11 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_halo_wide_groups(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -335,7 +344,7 @@ void convgen_tma_halo_wide_groups(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
   const int group = blockIdx.x % channel_tiles;
   const int k0 = group * group_k;
   const int end_k = (group + 1) * group_k;  // behind its last channel
@@ -346,12 +355,12 @@ void convgen_tma_halo_wide_groups(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 1);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);
     }
     for (int i = 0; i < rings * weight_stages; ++i) {
-      mbarrier_init(base + weight_full_barriers + 8 * i, 1);
-      mbarrier_init(base + weight_empty_barriers + 8 * i, 1);
+      mbarrier_init(base + weight_full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + weight_empty_barriers + mbarrier_bytes * i, 1);
     }
     fence_mbarrier_init();
   }
@@ -362,7 +371,7 @@ void convgen_tma_halo_wide_groups(
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x == consumers * 128) {
+    if (threadIdx.x == consumers * warpgroup_threads) {
       // ---- producer of halo tiles: for each tile, rings in turn
       const int c0 = k0 / group_k * group_c;
       int turn = 0;
@@ -372,21 +381,21 @@ void convgen_tma_halo_wide_groups(
         const int use = turn / rings * channel_blocks;  // how often this ring was filled before
         const int stage = turn % rings * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes;
-        const u32 full = base + full_barriers + 8 * stage;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use) ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
         tma_load_tile_4d(halo_tile, &a_map, full, c0, -1, line0 / width - 1, n);
       }
     }
-    if (threadIdx.x == consumers * 128 + 32) {
+    if (threadIdx.x == consumers * warpgroup_threads + 32) {
       // ---- producer of weights: tap by tap, for each tile again
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         for (int i = 0; i < channel_blocks * R * S; ++i) {
           const int use = turn / rings * (channel_blocks * R * S) + i;
           const int stage = turn % rings * weight_stages + use % weight_stages;
-          const u32 full = base + weight_full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + weight_empty_barriers + 8 * stage, parity_of_use<weight_stages>(use) ^ 1);
+          const u32 full = base + weight_full_barriers + mbarrier_bytes * stage;
+          mbarrier_wait_parity(base + weight_empty_barriers + mbarrier_bytes * stage, parity_of_use<weight_stages>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, weight_box_bytes);
           const u32 tap_weights = base + weights + stage * weight_box_bytes;
           tma_load_tile_3d(tap_weights, &b_map, full, i / (R * S) * tile_k, i % (R * S), k0);
@@ -396,7 +405,7 @@ void convgen_tma_halo_wide_groups(
   } else {
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
@@ -407,7 +416,7 @@ void convgen_tma_halo_wide_groups(
     float channel_b[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int k = min(k0 + warp * 16 + accumulator_row(lane) + i * 8, 447);
+      const int k = min(k0 + warp * 16 + accumulator_row(lane) + i * 8, K - 1);
       channel_b[i] = operand_b[k];
     }
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
@@ -416,7 +425,7 @@ void convgen_tma_halo_wide_groups(
       float acc[pixels / 2];  // rows: channels, columns: pixels
       const int stage = ring * stages + use % stages;
       const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
       int previous = 0;  // the stage of the weights of the tap before
 #pragma unroll
       for (int r = 0; r < R; ++r) {
@@ -425,27 +434,27 @@ void convgen_tma_halo_wide_groups(
           const u32 shift = (r * width + s) * row_bytes;
           const int weight_stage = ring * weight_stages + weight_use % weight_stages;
           const u32 tap_weights = base + weights + weight_stage * weight_box_bytes;
-          mbarrier_wait_parity(base + weight_full_barriers + 8 * weight_stage,
+          mbarrier_wait_parity(base + weight_full_barriers + mbarrier_bytes * weight_stage,
                                parity_of_use<weight_stages>(weight_use));
           wgmma_fence();
 #pragma unroll
-          for (int product = 0; product < tile_k / 16; ++product) {
+          for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n208k16_f32_f16_f16(
-                acc, wgmma_descriptor(tap_weights + product * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(halo_tile + shift + product * 32, 16, 8 * row_bytes, swizzle), (r | s | product) != 0);
+                acc, k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle),
+                k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle), (r | s | product) != 0);
           }
           wgmma_commit_group();
           if (r + s > 0) {
             wgmma_wait_group<1>();  // the tap before is done with its weights
-            if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + 8 * previous);
+            if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + mbarrier_bytes * previous);
           }
           previous = weight_stage;
           ++weight_use;
         }
       }
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + 8 * previous);
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + mbarrier_bytes * previous);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
       ++use;
 
       // a zero behind a group's channels makes a NaN of an infinity or NaN
@@ -496,7 +505,7 @@ void convgen_tma_halo_wide_groups(
         }
         sync_consumer(consumer);
 #pragma unroll
-        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += 128) {
+        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += warpgroup_threads) {
           const int pixel = v / (channels / 8);
           const int column = v % (channels / 8);
           const int line = line0 + first + pixel;

@@ -33,6 +33,10 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -200,6 +204,17 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
+// The same of one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from one
+// span of m or n to the next, and do not matter where there is one.
+__device__ __forceinline__ u64 mn_major_descriptor(u32 address, u32 row_bytes, u32 swizzle, u32 span_bytes = 16) {
+  return wgmma_descriptor(address, span_bytes, 8 * row_bytes, swizzle);
+}
+
 // Two neighboring elements by one load.
 __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   const Vec2 pair = *reinterpret_cast<const Vec2*>(p);
@@ -238,6 +253,7 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -264,21 +280,26 @@ constexpr int rows = 64;  // of a tile, for each consumer
 // for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+// x's pixels are contiguous: a box has 64 of them in a row of 128 bytes, and tile_k rows.
+constexpr int mn_box = 64;
+constexpr u32 mn_row_bytes = mn_box * 2;
+constexpr u32 mn_box_bytes = tile_k * mn_row_bytes;
+constexpr u32 mn_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = (stages * (a_tile_bytes + b_tile_bytes) + 1023) / 1024 * 1024;
 constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr int epi_tiles_across = tile_n / epi_tile_n;
-constexpr int epi_tile_count = rows / 64 * epi_tiles_across;  // of a consumer
+constexpr int epi_tile_count = rows / wgmma_m * epi_tiles_across;  // of a consumer
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
-constexpr u32 slot_full_barriers = empty_barriers + 8 * stages;
-constexpr u32 slot_empty_barriers = slot_full_barriers + 8 * consumers * slots;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
+constexpr u32 slot_full_barriers = empty_barriers + mbarrier_bytes * stages;
+constexpr u32 slot_empty_barriers = slot_full_barriers + mbarrier_bytes * consumers * slots;
 
 // Two neighboring output channels of one pixel.
 __device__ __forceinline__ void epilogue(
@@ -294,11 +315,11 @@ __device__ __forceinline__ void epilogue(
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_im2col_1x1_nchw(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -308,7 +329,7 @@ void convgen_tma_im2col_1x1_nchw(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
@@ -316,10 +337,10 @@ void convgen_tma_im2col_1x1_nchw(
     prefetch_tensormap(&c_map);
     prefetch_tensormap(&operand_z_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
     }
-    for (int i = 0; i < 2 * consumers * slots; ++i) mbarrier_init(base + slot_full_barriers + 8 * i, 1);
+    for (int i = 0; i < 2 * consumers * slots; ++i) mbarrier_init(base + slot_full_barriers + mbarrier_bytes * i, 1);
     fence_mbarrier_init();
   }
   __syncthreads();
@@ -330,7 +351,7 @@ void convgen_tma_im2col_1x1_nchw(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    const int consumer = (threadIdx.x - consumers * 128) / 32 - 1;
+    const int consumer = (threadIdx.x - consumers * warpgroup_threads) / 32 - 1;
     if (consumer >= 0 && consumer < consumers && threadIdx.x % 32 == 0) {
       // ---- producer of a consumer's operands: epilogue tile by epilogue tile, as far ahead as there are slots
       u32 use = 0;  // of the slots
@@ -339,17 +360,17 @@ void convgen_tma_im2col_1x1_nchw(
         const int n0 = tile % n_tiles * tile_n;
         for (int i = 0; i < epi_tile_count; ++i, ++use) {
           const u32 slot = consumer * slots + use % slots;
-          const u32 full = base + slot_full_barriers + 8 * slot;
+          const u32 full = base + slot_full_barriers + mbarrier_bytes * slot;
           const u32 place = base + operand_slots + slot * slot_bytes;
-          mbarrier_wait_parity(base + slot_empty_barriers + 8 * slot, parity_of_use<slots>(use) ^ 1);
+          mbarrier_wait_parity(base + slot_empty_barriers + mbarrier_bytes * slot, parity_of_use<slots>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, slot_bytes);
-          const int first_m = m0 + i / epi_tiles_across * 64;
+          const int first_m = m0 + i / epi_tiles_across * wgmma_m;
           const int first_n = n0 + i % epi_tiles_across * epi_tile_n;
           tma_load_tile_3d(place, &operand_z_map, full, first_m % plane, first_n, first_m / plane);
         }
       }
     }
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
@@ -358,13 +379,13 @@ void convgen_tma_im2col_1x1_nchw(
       const int n0 = tile % n_tiles * tile_n;
       int c = 0;
       for (int i = 0; i < k_blocks; ++i) {
-        const u32 full = base + full_barriers + 8 * stage;
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
-        for (int part = 0; part < tile_m / 64; ++part) {
-          tma_load_tile_3d(a_tile + part * (64 * row_bytes), &a_map, full, pixel + part * 64, c, image);
+        for (int part = 0; part < tile_m / mn_box; ++part) {
+          tma_load_tile_3d(a_tile + part * mn_box_bytes, &a_map, full, pixel + part * mn_box, c, image);
         }
         tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
         c += tile_k;
@@ -378,7 +399,7 @@ void convgen_tma_im2col_1x1_nchw(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     int epi_tile = 0;
@@ -389,7 +410,7 @@ void convgen_tma_im2col_1x1_nchw(
       const int m_end = (tile / n_tiles / image_tiles + 1) * plane;  // a tile's pixels are of one image
       const int m0 = tile / n_tiles / image_tiles * plane + tile / n_tiles % image_tiles * tile_m + consumer * rows;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / 64][tile_n / 2];
+      float acc[rows / wgmma_m][tile_n / 2];
       // this thread's channels of b, on their way while the tensor cores work
       float channel_b[tile_n / 8][2];
 #pragma unroll
@@ -399,20 +420,20 @@ void convgen_tma_im2col_1x1_nchw(
       }
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
-        for (int product = 0; product < tile_k / 16; ++product) {
+        for (int product = 0; product < tile_k / wgmma_k; ++product) {
           wgmma_m64n128k16_f32_f16_f16<1>(
-              acc[0], wgmma_descriptor(a_tile + product * (16 * 128), 16, 8 * 128, 1),
-              wgmma_descriptor(b_tile + product * 32, 16, 8 * row_bytes, swizzle), step != 0 || product > 0);
+              acc[0], mn_major_descriptor(a_tile + product * (wgmma_k * mn_row_bytes), mn_row_bytes, mn_swizzle),
+              k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
         if (++stage == stages) {  // the ring comes round
           stage = 0;
@@ -420,7 +441,7 @@ void convgen_tma_im2col_1x1_nchw(
         }
       }
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
@@ -431,7 +452,7 @@ void convgen_tma_im2col_1x1_nchw(
         sync_consumer(consumer);
         const u32 slot = consumer * slots + use % slots;
         const u32 tile_z = base + operand_slots + slot * slot_bytes;
-        mbarrier_wait_parity(base + slot_full_barriers + 8 * slot, parity_of_use<slots>(use));
+        mbarrier_wait_parity(base + slot_full_barriers + mbarrier_bytes * slot, parity_of_use<slots>(use));
         const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ matrix_row(lane);  // of 8 pixels
 #pragma unroll
         for (int j = 0; j < epi_tile_n / 16; ++j) {
@@ -457,7 +478,7 @@ void convgen_tma_im2col_1x1_nchw(
         fence_proxy_async_shared();
         sync_consumer(consumer);
         if (thread == 0) {
-          mbarrier_arrive(base + slot_empty_barriers + 8 * slot);
+          mbarrier_arrive(base + slot_empty_barriers + mbarrier_bytes * slot);
           const int first = m0;
           if (first < m_end) tma_store_tile_3d(&c_map, epi_tile_base, first % plane, n0 + first_column, first / plane);
           bulk_commit_group();

@@ -30,6 +30,10 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -178,6 +182,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -265,6 +274,7 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 3;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -290,12 +300,12 @@ constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_m = 64;  // y leaves in epilogue tiles of this many pixels by 64 channels; a consumer has two
-constexpr int epi_tile_n = 64;
+constexpr int epi_tile_n = wgmma_m;
 constexpr u32 epi_tile_bytes = epi_tile_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
-constexpr u32 turn_barriers = empty_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
+constexpr u32 turn_barriers = empty_barriers + mbarrier_bytes * stages;
 
 // Pixels of y that are a stride apart are a phase: the same taps reach them.  The longest come first.
 struct Phase {
@@ -332,6 +342,8 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int H = 28;
   constexpr int W = 28;
   constexpr int Kg = 8;  // output channels of a group
+  constexpr int R = 3;
+  constexpr int S = 3;
   constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
   constexpr int w_stride_g = 576, w_stride_c = 72, w_stride_r = 24, w_stride_s = 8;  // in elements
   float sum = 0.0f;
@@ -340,12 +352,12 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   const int n = gemm_m / (P * Q);
   const int group = k / Kg;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int start_h = p - r + 1;
     const int in_h = start_h / 2;
     if (start_h < 0 || start_h % 2 != 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int start_w = q - s + 1;
       const int in_w = start_w / 2;
       if (start_w < 0 || start_w % 2 != 0 || in_w >= W) continue;
@@ -362,11 +374,11 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_im2col_grouped_dgrad(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -376,16 +388,16 @@ void convgen_tma_im2col_grouped_dgrad(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 1);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);
     }
-    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + 8 * i, 1);
+    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + mbarrier_bytes * i, 1);
     fence_mbarrier_init();
     mbarrier_arrive(base + turn_barriers);  // consumer 0 begins
   }
@@ -397,7 +409,7 @@ void convgen_tma_im2col_grouped_dgrad(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int work = blockIdx.x; work < phase_count * m_tiles * n_tiles; work += gridDim.x) {
@@ -412,10 +424,10 @@ void convgen_tma_im2col_grouped_dgrad(
       const int in_w = m0 % walk_q;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
-        const u32 full = base + full_barriers + 8 * stage;
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         tma_load_im2col_4d(a_tile, &a_map, full, group_c + c, in_w, in_h, n, u16(phase.s_offset - s), u16(phase.r_offset - r));
         tma_load_tile_3d(b_tile, &b_map, full, c, (phase.r + 2 * r) * 3 + phase.s + 2 * s, n0);
@@ -438,7 +450,7 @@ void convgen_tma_im2col_grouped_dgrad(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     int epi_tile = 0;
@@ -454,25 +466,25 @@ void convgen_tma_im2col_grouped_dgrad(
       for (int i = 0; i < consumers; ++i) first_step += steps_of(work + i * gridDim.x);
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / 64][tile_m / 2];
-      mbarrier_wait_parity(base + turn_barriers + 8 * consumer, turn);
+      float acc[rows / wgmma_m][tile_m / 2];
+      mbarrier_wait_parity(base + turn_barriers + mbarrier_bytes * consumer, turn);
       turn ^= 1;
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
-        for (int product = 0; product < tile_k / 16; ++product) {
+        for (int product = 0; product < tile_k / wgmma_k; ++product) {
           wgmma_m64n128k16_f32_f16_f16(
-              acc[0], wgmma_descriptor(b_tile + product * 32, 16, 8 * row_bytes, swizzle),
-              wgmma_descriptor(a_tile + product * 32, 16, 8 * row_bytes, swizzle), step != 0 || product > 0);
+              acc[0], k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle),
+              k_major_descriptor(a_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
         if (++stage == stages) {  // the ring comes round
           stage = 0;
@@ -481,34 +493,34 @@ void convgen_tma_im2col_grouped_dgrad(
       }
       // with one k step a tile, nothing else keeps a slow warp from missing the next turn and the one behind it
       sync_consumer(consumer);
-      if (thread == 0) mbarrier_arrive(base + turn_barriers + 8 * ((consumer + 1) % consumers));
+      if (thread == 0) mbarrier_arrive(base + turn_barriers + mbarrier_bytes * ((consumer + 1) % consumers));
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
 
       // a fragment's rows are channels, its columns are pixels
       // a zero between packed groups makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
 #pragma unroll
-      for (int i = 0; i < rows / 64 * (tile_m / 2); ++i) {
+      for (int i = 0; i < rows / wgmma_m * (tile_m / 2); ++i) {
         total[i % 4] += acc[i / (tile_m / 2)][i % (tile_m / 2)];
       }
       total[0] += total[1] + (total[2] + total[3]);
       if (__any_sync(0xffffffff, total[0] != total[0])) {
 #pragma unroll 1
-        for (int at = 0; at < rows / 64 * (tile_m / 2); ++at) {
+        for (int at = 0; at < rows / wgmma_m * (tile_m / 2); ++at) {
           float value = 0.0f;
 #pragma unroll
-          for (int i = 0; i < rows / 64 * (tile_m / 2); ++i) {
+          for (int i = 0; i < rows / wgmma_m * (tile_m / 2); ++i) {
             if (i == at) value = acc[i / (tile_m / 2)][i % (tile_m / 2)];
           }
           if (value == value) continue;
-          const int block = at / (tile_m / 2) * 64;
+          const int block = at / (tile_m / 2) * wgmma_m;
           const int j = at % (tile_m / 2);
           const int gemm_m = pixel_of(m0 + j / 4 * 8 + accumulator_column(lane) + j % 2, phase);
           const int gemm_n = n0 + block + warp * 16 + accumulator_row(lane) + j / 2 % 2 * 8;
           if (gemm_m < GEMM_M && gemm_n < GEMM_N) value = window_sum(x, w, gemm_m, gemm_n);
 #pragma unroll
-          for (int i = 0; i < rows / 64 * (tile_m / 2); ++i) {
+          for (int i = 0; i < rows / wgmma_m * (tile_m / 2); ++i) {
             if (i == at) acc[i / (tile_m / 2)][i % (tile_m / 2)] = value;
           }
         }

@@ -29,6 +29,10 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -178,6 +182,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -258,6 +267,7 @@ constexpr int tile_k = 32;  // channels of one tap
 constexpr int stages = 2;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -290,10 +300,10 @@ constexpr u32 a_tile_bytes = blocks_a_stage * a_box_bytes;
 constexpr u32 b_tile_bytes = blocks_a_stage * b_box_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 32;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int gemm_m, int k) {
@@ -307,11 +317,11 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   const int n = gemm_m / (P * Q);
   const int group = k / Kg;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p * 2 + r - 1;
     if (in_h < 0) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q * 2 + s - 1;
       if (in_w < 0) continue;
 #pragma unroll 1
@@ -327,11 +337,11 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_im2col_groups(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -341,15 +351,15 @@ void convgen_tma_im2col_groups(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
     }
     fence_mbarrier_init();
   }
@@ -361,7 +371,7 @@ void convgen_tma_im2col_groups(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
@@ -373,10 +383,10 @@ void convgen_tma_im2col_groups(
       const int in_w = (m0 % Q) * 2 - 1;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_stages; ++i) {
-        const u32 full = base + full_barriers + 8 * stage;
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         for (int box = 0; box < blocks_a_stage; ++box) {
           tma_load_im2col_4d(a_tile + box * a_box_bytes, &a_map, full, group_c + c, in_w, in_h, n, u16(s), u16(r));
@@ -401,7 +411,7 @@ void convgen_tma_im2col_groups(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     int epi_tile = 0;
@@ -410,10 +420,10 @@ void convgen_tma_im2col_groups(
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m + consumer * rows;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / 64][tile_n / 2];
+      float acc[rows / wgmma_m][tile_n / 2];
       int previous = -1;
       for (int step = 0; step < k_stages; ++step) {
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
@@ -422,16 +432,16 @@ void convgen_tma_im2col_groups(
           const u32 a_box = a_tile + box * a_box_bytes;
           const u32 b_box = b_tile + box * b_box_bytes;
 #pragma unroll
-          for (int product = 0; product < tile_k / 16; ++product) {
+          for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n32k16_f32_f16_f16(
-                acc[0], wgmma_descriptor(a_box + product * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_box + product * 32, 16, 8 * row_bytes, swizzle), step != 0 || box + product > 0);
+                acc[0], k_major_descriptor(a_box + product * (wgmma_k * 2), row_bytes, swizzle),
+                k_major_descriptor(b_box + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || box + product > 0);
           }
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
         if (++stage == stages) {  // the ring comes round
           stage = 0;
@@ -439,32 +449,32 @@ void convgen_tma_im2col_groups(
         }
       }
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
 
       // a fragment's rows are pixels, its columns are channels
       // a zero between packed groups makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
 #pragma unroll
-      for (int i = 0; i < rows / 64 * (tile_n / 2); ++i) {
+      for (int i = 0; i < rows / wgmma_m * (tile_n / 2); ++i) {
         if ((i % 16 / 4 * 2 + i % 2) == 0 || (i % 16 / 4 * 2 + i % 2) == 2) total[i % 4] += acc[i / (tile_n / 2)][i % (tile_n / 2)];
       }
       total[0] += total[1] + (total[2] + total[3]);
       if (__any_sync(0xffffffff, total[0] != total[0])) {
 #pragma unroll 1
-        for (int at = 0; at < rows / 64 * (tile_n / 2); ++at) {
+        for (int at = 0; at < rows / wgmma_m * (tile_n / 2); ++at) {
           float value = 0.0f;
 #pragma unroll
-          for (int i = 0; i < rows / 64 * (tile_n / 2); ++i) {
+          for (int i = 0; i < rows / wgmma_m * (tile_n / 2); ++i) {
             if (i == at) value = acc[i / (tile_n / 2)][i % (tile_n / 2)];
           }
           if (value == value) continue;
-          const int block = at / (tile_n / 2) * 64;
+          const int block = at / (tile_n / 2) * wgmma_m;
           const int j = at % (tile_n / 2);
           const int gemm_m = m0 + block + warp * 16 + accumulator_row(lane) + j / 2 % 2 * 8;
           const int gemm_n = n0 + j / 4 * 8 + accumulator_column(lane) + j % 2;
           if (gemm_m < GEMM_M && gemm_n < GEMM_N) value = window_sum(x, w, gemm_m, gemm_n);
 #pragma unroll
-          for (int i = 0; i < rows / 64 * (tile_n / 2); ++i) {
+          for (int i = 0; i < rows / wgmma_m * (tile_n / 2); ++i) {
             if (i == at) acc[i / (tile_n / 2)][i % (tile_n / 2)] = value;
           }
         }

@@ -29,6 +29,9 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -190,6 +193,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // ldmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "ldmatrix"), and four matrices are two
 // pairs.  This is the row of a lane's matrix.
 __device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
@@ -315,6 +323,7 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
   }
 }
 
+constexpr int end_of_x = 8;  // of the blocks that lay it out
 // Lays x and w out as the kernel below reads them.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_tma_im2col_nchw_prepare(
@@ -328,11 +337,11 @@ void convgen_tma_im2col_nchw_prepare(
   // launched behind another kernel, this one may start before that one ends: wait for what it writes, and reads
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  if (blockIdx.x < 8) {
+  if (blockIdx.x < end_of_x) {
     prepare_x(x, prepared_x, tile, blockIdx.x);
     return;
   }
-  prepare_w(w, prepared_w, tile, int(blockIdx.x) - 8);
+  prepare_w(w, prepared_w, tile, int(blockIdx.x) - end_of_x);
 }
 
 // Implicit GEMM: gemm_m = output pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
@@ -356,6 +365,7 @@ constexpr int tile_k = 16;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -389,18 +399,18 @@ constexpr u32 a_tile_bytes = blocks_a_stage * a_box_bytes;
 constexpr u32 b_tile_bytes = blocks_a_stage * b_box_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = (stages * (a_tile_bytes + b_tile_bytes) + 1023) / 1024 * 1024;
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_im2col_nchw(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -408,15 +418,15 @@ void convgen_tma_im2col_nchw(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
     }
     fence_mbarrier_init();
   }
@@ -428,7 +438,7 @@ void convgen_tma_im2col_nchw(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
@@ -439,10 +449,10 @@ void convgen_tma_im2col_nchw(
       const int in_w = m0 % Q - 1;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_stages; ++i) {
-        const u32 full = base + full_barriers + 8 * stage;
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         for (int box = 0; box < blocks_a_stage; ++box) {
           tma_load_im2col_4d(a_tile + box * a_box_bytes, &a_map, full, c, in_w, in_h, n, u16(s), u16(r));
@@ -467,7 +477,7 @@ void convgen_tma_im2col_nchw(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     int epi_tile = 0;
@@ -476,10 +486,10 @@ void convgen_tma_im2col_nchw(
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m + consumer * rows;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / 64][tile_n / 2];
+      float acc[rows / wgmma_m][tile_n / 2];
       int previous = -1;
       for (int step = 0; step < k_stages; ++step) {
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
@@ -488,13 +498,13 @@ void convgen_tma_im2col_nchw(
           const u32 a_box = a_tile + box * a_box_bytes;
           const u32 b_box = b_tile + box * b_box_bytes;
           wgmma_m64n64k16_f32_f16_f16(
-              acc[0], wgmma_descriptor(a_box, 16, 8 * row_bytes, swizzle),
-              wgmma_descriptor(b_box, 16, 8 * row_bytes, swizzle), step != 0 || box > 0);
+              acc[0], k_major_descriptor(a_box, row_bytes, swizzle),
+              k_major_descriptor(b_box, row_bytes, swizzle), step != 0 || box > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
         if (++stage == stages) {  // the ring comes round
           stage = 0;
@@ -502,7 +512,7 @@ void convgen_tma_im2col_nchw(
         }
       }
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
 
       // a fragment's rows are pixels, its columns are channels
       const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;

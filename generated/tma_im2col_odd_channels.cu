@@ -29,6 +29,10 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -191,6 +195,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
@@ -218,6 +227,7 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 6;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -248,11 +258,11 @@ constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 a_slice_bytes = a_slice * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
-constexpr u32 turn_barriers = empty_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
+constexpr u32 turn_barriers = empty_barriers + mbarrier_bytes * stages;
 
 // Two neighboring output channels of one pixel.
 __device__ __forceinline__ void epilogue(
@@ -267,11 +277,11 @@ __device__ __forceinline__ void epilogue(
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
+extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
 void convgen_tma_im2col_odd_channels(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -280,16 +290,16 @@ void convgen_tma_im2col_odd_channels(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, cluster);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, cluster);
     }
-    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + 8 * i, 1);
+    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + mbarrier_bytes * i, 1);
     fence_mbarrier_init();
     mbarrier_arrive(base + turn_barriers);  // consumer 0 begins
   }
@@ -303,7 +313,7 @@ void convgen_tma_im2col_odd_channels(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x / cluster; tile < m_tiles * n_tiles; tile += gridDim.x / cluster) {
@@ -312,10 +322,10 @@ void convgen_tma_im2col_odd_channels(
       const int first_m = m0 + rank * a_slice;  // of this block's slice of the pixels
       int c = 0;
       for (int i = 0; i < k_blocks; ++i) {
-        const u32 full = base + full_barriers + 8 * stage;
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes + rank * a_slice_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         tma_load_tile_2d_multicast(a_tile, &a_map, full, c, first_m, whole_cluster);
         tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
@@ -328,7 +338,7 @@ void convgen_tma_im2col_odd_channels(
     }
     // a block stays until the others of its cluster have given back its stages for the last time
     for (int i = 0; i < stages; ++i) {
-      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
       if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
@@ -338,7 +348,7 @@ void convgen_tma_im2col_odd_channels(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     int epi_tile = 0;
@@ -351,48 +361,48 @@ void convgen_tma_im2col_odd_channels(
       first_step += consumers * k_blocks;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = (tile % n_tiles * cluster + rank) * tile_n;
-      float acc[rows / 64][tile_n / 2];
+      float acc[rows / wgmma_m][tile_n / 2];
       // this thread's channels of b, on their way while the tensor cores work
       float channel_b[tile_n / 8][2];
 #pragma unroll
       for (int j = 0; j < tile_n / 8; ++j) {
-        const int k = min(n0 + 8 * j + accumulator_column(lane), 254);
-        channel_b[j][0] = operand_b[k], channel_b[j][1] = operand_b[min(k + 1, 254)];
+        const int k = min(n0 + 8 * j + accumulator_column(lane), GEMM_N - 1);
+        channel_b[j][0] = operand_b[k], channel_b[j][1] = operand_b[min(k + 1, GEMM_N - 1)];
       }
-      mbarrier_wait_parity(base + turn_barriers + 8 * consumer, turn);
+      mbarrier_wait_parity(base + turn_barriers + mbarrier_bytes * consumer, turn);
       turn ^= 1;
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
-        for (int product = 0; product < tile_k / 16; ++product) {
+        for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
-          for (int i = 0; i < rows / 64; ++i) {
+          for (int i = 0; i < rows / wgmma_m; ++i) {
             wgmma_m64n128k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + product * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_tile + product * 32, 16, 8 * row_bytes, swizzle), step != 0 || product > 0);
+                acc[i], k_major_descriptor(a_tile + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
+                k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
           }
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, thread);
+        if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + mbarrier_bytes * previous, thread);
         previous = stage;
         if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }
       }
-      if (thread == 0) mbarrier_arrive(base + turn_barriers + 8 * ((consumer + 1) % consumers));
+      if (thread == 0) mbarrier_arrive(base + turn_barriers + mbarrier_bytes * ((consumer + 1) % consumers));
       wgmma_wait_group<0>();
-      if (thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, thread);
+      if (thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + mbarrier_bytes * previous, thread);
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int i = 0; i < rows / wgmma_m; ++i) {
 #pragma unroll
         for (int j = 0; j < tile_n / 4; ++j) {
           float v[2] = {acc[i][2 * j], acc[i][2 * j + 1]};
@@ -402,7 +412,7 @@ void convgen_tma_im2col_odd_channels(
         }
       }
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int i = 0; i < rows / wgmma_m; ++i) {
 #pragma unroll
         for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
@@ -420,8 +430,8 @@ void convgen_tma_im2col_odd_channels(
           const int channel = thread % 64;
           const int gemm_n = n0 + first_column + channel;
 #pragma unroll 8
-          for (int pixel = thread / 64; pixel < 64; pixel += 2) {
-            const int gemm_m = m0 + i * 64 + pixel;
+          for (int pixel = thread / 64; pixel < wgmma_m; pixel += 2) {
+            const int gemm_m = m0 + i * wgmma_m + pixel;
             const u32 place = epi_tile_base + pixel * (epi_tile_n * 2) + (channel / 8 ^ (pixel & 7)) * 16 + channel % 8 * 2;
             if (gemm_m < GEMM_M && gemm_n < GEMM_N) y[gemm_m * GEMM_N + gemm_n] = ld_shared_u16(place);
           }

@@ -32,6 +32,10 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -202,6 +206,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // Two neighboring elements by one load.
 __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   const Vec2 pair = *reinterpret_cast<const Vec2*>(p);
@@ -243,6 +252,7 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 6;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -271,11 +281,11 @@ constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
-constexpr u32 turn_barriers = empty_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
+constexpr u32 turn_barriers = empty_barriers + mbarrier_bytes * stages;
 
 // Two neighboring output channels of one pixel.
 __device__ __forceinline__ void epilogue(
@@ -292,11 +302,11 @@ __device__ __forceinline__ void epilogue(
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_im2col_pingpong(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -306,17 +316,17 @@ void convgen_tma_im2col_pingpong(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 1);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);
     }
-    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + 8 * i, 1);
+    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + mbarrier_bytes * i, 1);
     fence_mbarrier_init();
     mbarrier_arrive(base + turn_barriers);  // consumer 0 begins
   }
@@ -328,7 +338,7 @@ void convgen_tma_im2col_pingpong(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
@@ -339,10 +349,10 @@ void convgen_tma_im2col_pingpong(
       const int in_w = m0 % Q - 1;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
-        const u32 full = base + full_barriers + 8 * stage;
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         tma_load_im2col_4d(a_tile, &a_map, full, c, in_w, in_h, n, u16(s), u16(r));
         tma_load_tile_3d(b_tile, &b_map, full, c, r * S + s, n0);
@@ -365,7 +375,7 @@ void convgen_tma_im2col_pingpong(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     int epi_tile = 0;
@@ -377,7 +387,7 @@ void convgen_tma_im2col_pingpong(
       first_step += consumers * k_blocks;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / 64][tile_n / 2];
+      float acc[rows / wgmma_m][tile_n / 2];
       // this thread's channels of scale, on their way while the tensor cores work
       float channel_scale[tile_n / 8][2];
 #pragma unroll
@@ -392,33 +402,33 @@ void convgen_tma_im2col_pingpong(
         const int k = n0 + 8 * j + accumulator_column(lane);
         load_pair_f32(operand_shift + k, channel_shift[j]);
       }
-      mbarrier_wait_parity(base + turn_barriers + 8 * consumer, turn);
+      mbarrier_wait_parity(base + turn_barriers + mbarrier_bytes * consumer, turn);
       turn ^= 1;
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
-        for (int product = 0; product < tile_k / 16; ++product) {
+        for (int product = 0; product < tile_k / wgmma_k; ++product) {
           wgmma_m64n128k16_f32_bf16_bf16(
-              acc[0], wgmma_descriptor(a_tile + product * 32, 16, 8 * row_bytes, swizzle),
-              wgmma_descriptor(b_tile + product * 32, 16, 8 * row_bytes, swizzle), step != 0 || product > 0);
+              acc[0], k_major_descriptor(a_tile + product * (wgmma_k * 2), row_bytes, swizzle),
+              k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
         if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }
       }
-      if (thread == 0) mbarrier_arrive(base + turn_barriers + 8 * ((consumer + 1) % consumers));
+      if (thread == 0) mbarrier_arrive(base + turn_barriers + mbarrier_bytes * ((consumer + 1) % consumers));
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll

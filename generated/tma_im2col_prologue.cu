@@ -32,6 +32,10 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -208,6 +212,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // Neighboring elements, 16 bytes at a time.
 template <int count>
 __device__ __forceinline__ void load_vectors(const void* p, Vec4 (&v)[count]) {
@@ -259,6 +268,7 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -285,10 +295,10 @@ constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
 // One element of x, as it is multiplied.
 __device__ __forceinline__ float prologue(float given, float value_scale, float value_shift) {
@@ -297,11 +307,11 @@ __device__ __forceinline__ float prologue(float given, float value_scale, float 
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_im2col_prologue(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -311,15 +321,15 @@ void convgen_tma_im2col_prologue(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
     }
     fence_mbarrier_init();
   }
@@ -331,7 +341,7 @@ void convgen_tma_im2col_prologue(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
@@ -339,10 +349,10 @@ void convgen_tma_im2col_prologue(
       const int n0 = tile % n_tiles * tile_n;
       int c = 0;
       for (int i = 0; i < k_blocks; ++i) {
-        const u32 full = base + full_barriers + 8 * stage;
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         tma_load_tile_2d(a_tile, &a_map, full, c, m0);
         tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
@@ -357,7 +367,7 @@ void convgen_tma_im2col_prologue(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     // of a row's 8 vectors of 8 channels, a thread rewrites one, in every 16th row
@@ -369,7 +379,7 @@ void convgen_tma_im2col_prologue(
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m + consumer * rows;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / 64][tile_n / 2];
+      float acc[rows / wgmma_m][tile_n / 2];
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
         const int c = step * tile_k + vector_c;
@@ -378,7 +388,7 @@ void convgen_tma_im2col_prologue(
         load_vectors(operand_scale + c, words_scale);
         Vec4 words_shift[2];
         load_vectors(operand_shift + c, words_shift);
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         float values_scale[8];
@@ -387,7 +397,7 @@ void convgen_tma_im2col_prologue(
         unpack_f32(words_shift, values_shift);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const u32 place = a_tile + vector_place + i * (128 * 16);
+          const u32 place = a_tile + vector_place + i * (warpgroup_threads * 16);
           const Vec4 words[1] = {ld_shared_v4_u32(place)};
           float v[8];
           unpack_f16(words, v);
@@ -400,15 +410,15 @@ void convgen_tma_im2col_prologue(
         sync_consumer(consumer);
         wgmma_fence();
 #pragma unroll
-        for (int product = 0; product < tile_k / 16; ++product) {
+        for (int product = 0; product < tile_k / wgmma_k; ++product) {
           wgmma_m64n128k16_f32_f16_f16(
-              acc[0], wgmma_descriptor(a_tile + product * 32, 16, 8 * row_bytes, swizzle),
-              wgmma_descriptor(b_tile + product * 32, 16, 8 * row_bytes, swizzle), step != 0 || product > 0);
+              acc[0], k_major_descriptor(a_tile + product * (wgmma_k * 2), row_bytes, swizzle),
+              k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
         if (++stage == stages) {  // the ring comes round
           stage = 0;
@@ -416,7 +426,7 @@ void convgen_tma_im2col_prologue(
         }
       }
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll

@@ -30,6 +30,10 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -190,6 +194,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // Two neighboring elements by one load.
 __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   const Vec2 pair = *reinterpret_cast<const Vec2*>(p);
@@ -224,6 +233,7 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -250,11 +260,11 @@ constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;  // of all k steps: B stays, once it is loaded
 constexpr int epi_tile_n = 72;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = b_tiles + k_blocks * b_tile_bytes;
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
-constexpr u32 b_barrier = empty_barriers + 8 * stages;  // on which B arrives
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
+constexpr u32 b_barrier = empty_barriers + mbarrier_bytes * stages;  // on which B arrives
 
 // Two neighboring output channels of one pixel.
 __device__ __forceinline__ void epilogue(
@@ -269,11 +279,11 @@ __device__ __forceinline__ void epilogue(
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_im2col_resident(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -282,15 +292,15 @@ void convgen_tma_im2col_resident(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
     }
     mbarrier_init(base + b_barrier, 1);
     fence_mbarrier_init();
@@ -303,7 +313,7 @@ void convgen_tma_im2col_resident(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     // B, once for all tiles
     mbarrier_arrive_expect_tx(base + b_barrier, k_blocks * b_tile_bytes);
     for (int i = 0, c = 0; i < k_blocks; ++i) {
@@ -317,9 +327,9 @@ void convgen_tma_im2col_resident(
       const int m0 = tile / n_tiles * tile_m;
       int c = 0;
       for (int i = 0; i < k_blocks; ++i) {
-        const u32 full = base + full_barriers + 8 * stage;
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes);
         tma_load_tile_2d(a_tile, &a_map, full, c, m0);
         c += tile_k;
@@ -333,7 +343,7 @@ void convgen_tma_im2col_resident(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     int epi_tile = 0;
@@ -350,38 +360,38 @@ void convgen_tma_im2col_resident(
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m + consumer * rows;
-      float acc[rows / 64][tile_n / 2];
+      float acc[rows / wgmma_m][tile_n / 2];
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
         const u32 b_tile = base + b_tiles + step * b_tile_bytes;
         // a fence and a commit of its own for each way: ptxas would wait at those that they share
         if (step % channel_blocks < channel_blocks - 1) {
           wgmma_fence();
 #pragma unroll
-          for (int product = 0; product < tile_k / 16; ++product) {
+          for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
-            for (int i = 0; i < rows / 64; ++i) {
+            for (int i = 0; i < rows / wgmma_m; ++i) {
               wgmma_m64n72k16_f32_f16_f16(
-                  acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + product * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(b_tile + product * 32, 16, 8 * row_bytes, swizzle), step != 0 || product > 0);
+                  acc[i], k_major_descriptor(a_tile + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
+                  k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
             }
           }
           wgmma_commit_group();
         } else {
           wgmma_fence();
 #pragma unroll
-          for (int i = 0; i < rows / 64; ++i) {
+          for (int i = 0; i < rows / wgmma_m; ++i) {
             wgmma_m64n72k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes), 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_tile, 16, 8 * row_bytes, swizzle), step != 0);
+                acc[i], k_major_descriptor(a_tile + i * (wgmma_m * row_bytes), row_bytes, swizzle),
+                k_major_descriptor(b_tile, row_bytes, swizzle), step != 0);
           }
           wgmma_commit_group();
         }
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
         if (++stage == stages) {  // the ring comes round
           stage = 0;
@@ -389,11 +399,11 @@ void convgen_tma_im2col_resident(
         }
       }
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int i = 0; i < rows / wgmma_m; ++i) {
 #pragma unroll
         for (int j = 0; j < tile_n / 4; ++j) {
           float v[2] = {acc[i][2 * j], acc[i][2 * j + 1]};
@@ -403,7 +413,7 @@ void convgen_tma_im2col_resident(
         }
       }
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int i = 0; i < rows / wgmma_m; ++i) {
         const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
@@ -422,7 +432,7 @@ void convgen_tma_im2col_resident(
         fence_proxy_async_shared();
         sync_consumer(consumer);
         if (thread == 0) {
-          tma_store_tile_2d(&c_map, epi_tile_base, n0, m0 + i * 64);
+          tma_store_tile_2d(&c_map, epi_tile_base, n0, m0 + i * wgmma_m);
           bulk_commit_group();
         }
         epi_tile ^= 1;

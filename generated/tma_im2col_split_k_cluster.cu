@@ -25,6 +25,10 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -201,6 +205,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
 // accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
 __device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
@@ -230,6 +239,7 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 5;
 // warpgroups of 128 threads; the producer's warp comes after them
 constexpr int consumers = 1;
+constexpr int threads = 160;
 constexpr int cluster = 2;  // blocks of the same channels, neighboring pixel tiles: each loads a slice of b for all
 constexpr int b_slice = tile_n / cluster;
 constexpr int m_tiles = (GEMM_M + cluster * tile_m - 1) / (cluster * tile_m);  // of a cluster
@@ -265,20 +275,20 @@ constexpr u32 b_tile_bytes = blocks_a_stage * b_box_bytes;
 constexpr u32 b_slice_bytes = b_slice * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 16;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 peer_bytes = rows * store_n * 4;  // of a consumer's sums, for a peer
 constexpr u32 partial_sums = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 sums_barriers = partial_sums + consumers * (split_k - 1) * peer_bytes;  // on which each consumer gets them
-constexpr u32 full_barriers = sums_barriers + 8 * consumers;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 full_barriers = sums_barriers + mbarrier_bytes * consumers;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer() {
-  bar_sync<1, 128>();
+  bar_sync<1, warpgroup_threads>();
 }
 
-extern "C" __global__ __cluster_dims__(8, 1, 1) __launch_bounds__(160, 1)
+extern "C" __global__ __cluster_dims__(8, 1, 1) __launch_bounds__(threads, 1)
 void convgen_tma_im2col_split_k_cluster(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -286,15 +296,15 @@ void convgen_tma_im2col_split_k_cluster(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers * cluster);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers * cluster);
     }
     mbarrier_init(base + sums_barriers, 1);
     fence_mbarrier_init();
@@ -312,7 +322,7 @@ void convgen_tma_im2col_split_k_cluster(
 
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     const u16 neighbors = ((1 << cluster) - 1) << k_rank * cluster;  // the blocks that load b together
     int stage = 0;
     u32 parity = 1;  // all stages are free
@@ -330,10 +340,10 @@ void convgen_tma_im2col_split_k_cluster(
       step /= S;
       int r = step;
       for (int i = first_step; i < end_step; ++i) {
-        const u32 full = base + full_barriers + 8 * stage;
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes + rank * b_slice_bytes;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         for (int box = 0; box < blocks_a_stage; ++box) {
           tma_load_im2col_4d(a_tile + box * a_box_bytes, &a_map, full, c, in_w, in_h, n, u16(s), u16(r));
@@ -359,7 +369,7 @@ void convgen_tma_im2col_split_k_cluster(
     }
     // a block stays until the others of its cluster have given back its stages for the last time
     for (int i = 0; i < stages; ++i) {
-      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
       if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
@@ -368,7 +378,7 @@ void convgen_tma_im2col_split_k_cluster(
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     int epi_tile = 0;
@@ -378,10 +388,10 @@ void convgen_tma_im2col_split_k_cluster(
     for (int tile = blockIdx.x / (split_k * cluster); tile < m_tiles * n_tiles; tile += gridDim.x / (split_k * cluster)) {
       const int m0 = (tile / n_tiles * cluster + rank) * tile_m;
       const int n0 = tile % n_tiles * tile_n + k_rank * store_n;
-      float acc[rows / 64][tile_n / 2];
+      float acc[rows / wgmma_m][tile_n / 2];
       int previous = -1;
       for (int step = first_step; step < end_step; ++step) {
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
@@ -390,16 +400,16 @@ void convgen_tma_im2col_split_k_cluster(
           const u32 a_box = a_tile + box * a_box_bytes;
           const u32 b_box = b_tile + box * b_box_bytes;
 #pragma unroll
-          for (int product = 0; product < tile_k / 16; ++product) {
+          for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n64k16_f32_f16_f16(
-                acc[0], wgmma_descriptor(a_box + product * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_box + product * 32, 16, 8 * row_bytes, swizzle), step != first_step || box + product > 0);
+                acc[0], k_major_descriptor(a_box + product * (wgmma_k * 2), row_bytes, swizzle),
+                k_major_descriptor(b_box + product * (wgmma_k * 2), row_bytes, swizzle), step != first_step || box + product > 0);
           }
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, k_rank * cluster + thread);
+        if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + mbarrier_bytes * previous, k_rank * cluster + thread);
         previous = stage;
         if (++stage == stages) {  // the ring comes round
           stage = 0;
@@ -407,12 +417,12 @@ void convgen_tma_im2col_split_k_cluster(
         }
       }
       wgmma_wait_group<0>();
-      if (thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, k_rank * cluster + thread);
+      if (thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + mbarrier_bytes * previous, k_rank * cluster + thread);
 
       if (tile != blockIdx.x / (split_k * cluster)) cluster_wait();  // every block has read the sums of the tile before
       // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this one
       // finishes channels [k_rank * store_n, (k_rank + 1) * store_n) of the tile, and gets the other blocks' sums of those.
-      const u32 sums_barrier = base + sums_barriers + 8 * consumer;
+      const u32 sums_barrier = base + sums_barriers + mbarrier_bytes * consumer;
       if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * peer_bytes);
       const u32 mine = base + partial_sums + consumer * ((split_k - 1) * peer_bytes) + thread * 16;
 #pragma unroll
@@ -423,11 +433,11 @@ void convgen_tma_im2col_split_k_cluster(
 #pragma unroll
         for (int j = 0; j < store_n / 8; ++j) {
           const float* v = &acc[0][peer * (store_n / 2) + 4 * j];
-          st_async_v4_f32(theirs + j * (128 * 16), their_barrier, v[0], v[1], v[2], v[3]);
+          st_async_v4_f32(theirs + j * (warpgroup_threads * 16), their_barrier, v[0], v[1], v[2], v[3]);
         }
       }
       mbarrier_wait_parity(sums_barrier, sums_parity);
-      float sum[rows / 64][store_n / 2];
+      float sum[rows / wgmma_m][store_n / 2];
 #pragma unroll
       for (int peer = 0; peer < split_k; ++peer) {
 #pragma unroll
@@ -437,7 +447,7 @@ void convgen_tma_im2col_split_k_cluster(
 #pragma unroll
             for (int e = 0; e < 4; ++e) v[e] = acc[0][peer * (store_n / 2) + 4 * j + e];
           } else {
-            ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * peer_bytes + j * (128 * 16));
+            ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * peer_bytes + j * (warpgroup_threads * 16));
           }
 #pragma unroll
           for (int e = 0; e < 4; ++e) sum[0][4 * j + e] = peer == 0 ? v[e] : sum[0][4 * j + e] + v[e];

@@ -33,6 +33,10 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -195,6 +199,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -244,6 +253,7 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -272,11 +282,11 @@ constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_m = 64;  // y leaves in epilogue tiles of this many pixels by 64 channels; a consumer has two
-constexpr int epi_tile_n = 64;
+constexpr int epi_tile_n = wgmma_m;
 constexpr u32 epi_tile_bytes = epi_tile_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -293,11 +303,11 @@ __device__ __forceinline__ float epilogue(
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_im2col_statistics(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -307,15 +317,15 @@ void convgen_tma_im2col_statistics(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
     }
     fence_mbarrier_init();
   }
@@ -327,7 +337,7 @@ void convgen_tma_im2col_statistics(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
@@ -338,10 +348,10 @@ void convgen_tma_im2col_statistics(
       const int in_w = m0 % Q - 1;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
-        const u32 full = base + full_barriers + 8 * stage;
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         tma_load_im2col_4d(a_tile, &a_map, full, c, in_w, in_h, n, u16(s), u16(r));
         tma_load_tile_3d(b_tile, &b_map, full, c, r * S + s, n0);
@@ -364,7 +374,7 @@ void convgen_tma_im2col_statistics(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     int epi_tile = 0;
@@ -373,23 +383,23 @@ void convgen_tma_im2col_statistics(
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n + consumer * rows;
-      float acc[rows / 64][tile_m / 2];
+      float acc[rows / wgmma_m][tile_m / 2];
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes + consumer * (rows * row_bytes);
         wgmma_fence();
 #pragma unroll
-        for (int product = 0; product < tile_k / 16; ++product) {
+        for (int product = 0; product < tile_k / wgmma_k; ++product) {
           wgmma_m64n128k16_f32_f16_f16(
-              acc[0], wgmma_descriptor(b_tile + product * 32, 16, 8 * row_bytes, swizzle),
-              wgmma_descriptor(a_tile + product * 32, 16, 8 * row_bytes, swizzle), step != 0 || product > 0);
+              acc[0], k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle),
+              k_major_descriptor(a_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
         if (++stage == stages) {  // the ring comes round
           stage = 0;
@@ -397,7 +407,7 @@ void convgen_tma_im2col_statistics(
         }
       }
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
 
       // a fragment's rows are channels, its columns are pixels
       float total_s[2] = {};
@@ -464,27 +474,30 @@ void convgen_tma_im2col_statistics_sum_s_1(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 128;
+  constexpr int column_blocks = 8;  // that share all elements
+  constexpr int summands = 392;  // of each element
+  constexpr int block_elements = 16;  // neighboring ones
   constexpr int sharers = 16;  // threads that share an element
+  constexpr u32 summand_bytes = 4;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  const int which = blockIdx.x / 8;
+  const int which = blockIdx.x / column_blocks;
   const float* values = which == 0 ? values_0 : values_1;
   float* sums = which == 0 ? sums_0 : sums_1;
-  const int column = blockIdx.x % 8 * 16 + threadIdx.x % 16;
-  const int lane = threadIdx.x / 16;
-  const int end = 392;
+  const int column = blockIdx.x % column_blocks * block_elements + threadIdx.x % block_elements;
+  const int lane = threadIdx.x / block_elements;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = lane; row < end; row += sharers) {
+  for (int row = lane; row < summands; row += sharers) {
     sum += values[row * elements + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
-  const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
+  const u32 slot = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
     __syncthreads();
-    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
+    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * (block_elements * summand_bytes)));
   }
   if (lane == 0) sums[column] = sum;
 }

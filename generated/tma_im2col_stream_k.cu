@@ -32,6 +32,10 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -200,6 +204,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // Two neighboring elements by one load.
 __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   const Vec2 pair = *reinterpret_cast<const Vec2*>(p);
@@ -245,6 +254,7 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 5;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -275,10 +285,10 @@ constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 32;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
 // Two neighboring output channels of one pixel.
 __device__ __forceinline__ void epilogue(
@@ -293,14 +303,14 @@ __device__ __forceinline__ void epilogue(
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
 // The blocks share all k steps of all tiles evenly, in order: the first of a block's.
 __device__ __forceinline__ int first_of(int block) { return block * (all_steps / blocks) + min(block, all_steps % blocks); }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_im2col_stream_k(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -310,15 +320,15 @@ void convgen_tma_im2col_stream_k(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
     }
     fence_mbarrier_init();
   }
@@ -330,7 +340,7 @@ void convgen_tma_im2col_stream_k(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     const int end = first_of(blockIdx.x + 1);
@@ -352,10 +362,10 @@ void convgen_tma_im2col_stream_k(
       step /= S;
       int r = step;
       for (int i = first_step; i < end_step; ++i) {
-        const u32 full = base + full_barriers + 8 * stage;
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         tma_load_im2col_4d(a_tile, &a_map, full, c, in_w, in_h, n, u16(s), u16(r));
         tma_load_tile_3d(b_tile, &b_map, full, c, r * S + s, n0);
@@ -378,7 +388,7 @@ void convgen_tma_im2col_stream_k(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     int epi_tile = 0;
@@ -392,7 +402,7 @@ void convgen_tma_im2col_stream_k(
       at += end_step - first_step;
       const int m0 = tile / n_tiles * tile_m + consumer * rows;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / 64][tile_n / 2];
+      float acc[rows / wgmma_m][tile_n / 2];
       // this thread's channels of b, on their way while the tensor cores work
       float channel_b[tile_n / 8][2];
 #pragma unroll
@@ -402,20 +412,20 @@ void convgen_tma_im2col_stream_k(
       }
       int previous = -1;
       for (int step = first_step; step < end_step; ++step) {
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
-        for (int product = 0; product < tile_k / 16; ++product) {
+        for (int product = 0; product < tile_k / wgmma_k; ++product) {
           wgmma_m64n160k16_f32_f16_f16(
-              acc[0], wgmma_descriptor(a_tile + product * 32, 16, 8 * row_bytes, swizzle),
-              wgmma_descriptor(b_tile + product * 32, 16, 8 * row_bytes, swizzle), step != first_step || product > 0);
+              acc[0], k_major_descriptor(a_tile + product * (wgmma_k * 2), row_bytes, swizzle),
+              k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != first_step || product > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
         if (++stage == stages) {  // the ring comes round
           stage = 0;
@@ -423,14 +433,14 @@ void convgen_tma_im2col_stream_k(
         }
       }
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
 
       if (end_step - first_step < k_blocks) {
         // A part of a tile, in the order of fragments: the second kernel adds up the parts.  Each block has room for two,
         // of the tile that it goes on with and of the one that it begins.
         float* part = partials + (2 * blockIdx.x + (first_step == 0)) * (tile_m * tile_n) + consumer * (rows * tile_n) + thread;
 #pragma unroll
-        for (int j = 0; j < tile_n / 2; ++j) part[j * 128] = acc[0][j];
+        for (int j = 0; j < tile_n / 2; ++j) part[j * warpgroup_threads] = acc[0][j];
         continue;
       }
       // a fragment's rows are pixels, its columns are channels
@@ -471,7 +481,7 @@ void convgen_tma_im2col_stream_k(
 }
 
 // Finishes the tiles that several blocks have parts of: adds the parts in the order of blocks.
-extern "C" __global__ __launch_bounds__(128, 4)
+extern "C" __global__ __launch_bounds__(warpgroup_threads, 4)
 void convgen_tma_im2col_stream_k_finish(
     const float* __restrict__ partials,
     f16* __restrict__ y,
@@ -489,14 +499,14 @@ void convgen_tma_im2col_stream_k_finish(
   const int lane = thread % 32;
   const int m0 = tile / n_tiles * tile_m + blockIdx.y * 64;
   const int n0 = tile % n_tiles * tile_n;
-  const float* part = partials + blockIdx.y * (64 * tile_n) + thread;
+  const float* part = partials + blockIdx.y * (wgmma_m * tile_n) + thread;
   // from the block before, the part of the tile that it begins; from the others, of the one that they go on with
   float acc[1][tile_n / 2];
 #pragma unroll
-  for (int j = 0; j < tile_n / 2; ++j) acc[0][j] = part[(2 * block - 1) * (tile_m * tile_n) + j * 128];
+  for (int j = 0; j < tile_n / 2; ++j) acc[0][j] = part[(2 * block - 1) * (tile_m * tile_n) + j * warpgroup_threads];
   for (int peer = block; peer < blocks && first_of(peer) < (tile + 1) * k_blocks; ++peer) {
 #pragma unroll
-    for (int j = 0; j < tile_n / 2; ++j) acc[0][j] += part[2 * peer * (tile_m * tile_n) + j * 128];
+    for (int j = 0; j < tile_n / 2; ++j) acc[0][j] += part[2 * peer * (tile_m * tile_n) + j * warpgroup_threads];
   }
 
   // a fragment's rows are pixels, its columns are channels

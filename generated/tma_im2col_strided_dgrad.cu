@@ -33,6 +33,10 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -201,6 +205,17 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
+// The same of one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from one
+// span of m or n to the next, and do not matter where there is one.
+__device__ __forceinline__ u64 mn_major_descriptor(u32 address, u32 row_bytes, u32 swizzle, u32 span_bytes = 16) {
+  return wgmma_descriptor(address, span_bytes, 8 * row_bytes, swizzle);
+}
+
 // stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
 // accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
 __device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
@@ -234,6 +249,7 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -256,20 +272,26 @@ constexpr int rows = 128;  // of a tile, for each consumer
 // for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+// w's output channels are contiguous: a box has 64 of them in a row of 128 bytes, and tile_k rows.
+constexpr int mn_box = 64;
+constexpr u32 mn_row_bytes = mn_box * 2;
+constexpr u32 mn_box_bytes = tile_k * mn_row_bytes;
+constexpr u32 mn_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr int slots = 2;  // of each consumer, for epilogue tiles of branch, saved that arrive while the tensor cores work
 constexpr u32 slot_bytes = 16384;
+constexpr u32 operand_saved_at = 8192;  // in a slot
 constexpr u32 operand_slots = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr int epi_tiles_across = tile_n / epi_tile_n;
-constexpr int epi_tile_count = rows / 64 * epi_tiles_across;  // of a consumer
+constexpr int epi_tile_count = rows / wgmma_m * epi_tiles_across;  // of a consumer
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
-constexpr u32 turn_barriers = empty_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
+constexpr u32 turn_barriers = empty_barriers + mbarrier_bytes * stages;
 
 // Pixels of y that are a stride apart are a phase: the same taps reach them.  The longest come first.
 struct Phase {
@@ -324,11 +346,11 @@ __device__ __forceinline__ u32 place_saved(int row, int column) {
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_im2col_strided_dgrad(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -338,16 +360,16 @@ void convgen_tma_im2col_strided_dgrad(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 1);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);
     }
-    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + 8 * i, 1);
+    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + mbarrier_bytes * i, 1);
     fence_mbarrier_init();
     mbarrier_arrive(base + turn_barriers);  // consumer 0 begins
   }
@@ -359,7 +381,7 @@ void convgen_tma_im2col_strided_dgrad(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int work = blockIdx.x; work < phase_count * m_tiles * n_tiles; work += gridDim.x) {
@@ -373,14 +395,14 @@ void convgen_tma_im2col_strided_dgrad(
       const int in_w = m0 % walk_q;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
-        const u32 full = base + full_barriers + 8 * stage;
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         tma_load_im2col_4d(a_tile, &a_map, full, c, in_w, in_h, n, u16(phase.s_offset - s), u16(phase.r_offset - r));
         for (int part = 0; part < 2; ++part) {
-          tma_load_tile_3d(b_tile + part * (64 * row_bytes), &b_map, full, n0 + part * 64, (phase.r + 2 * r) * 3 + phase.s + 2 * s, c);
+          tma_load_tile_3d(b_tile + part * mn_box_bytes, &b_map, full, n0 + part * mn_box, (phase.r + 2 * r) * 3 + phase.s + 2 * s, c);
         }
         c += tile_k;
         if (c == channel_blocks * tile_k) {
@@ -401,7 +423,7 @@ void convgen_tma_im2col_strided_dgrad(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     int epi_tile = 0;
@@ -421,10 +443,10 @@ void convgen_tma_im2col_strided_dgrad(
       const auto request = [&](int part) {
         if (part < epi_tile_count) {
           const u32 slot = base + operand_slots + (consumer * slots + part % slots) * slot_bytes;
-          const int first_m = m0 + part / epi_tiles_across * 64;
+          const int first_m = m0 + part / epi_tiles_across * wgmma_m;
           const int first_n = n0 + part % epi_tiles_across * epi_tile_n;
 #pragma unroll 8
-          for (int row = thread / 8; row < 64; row += 16) {
+          for (int row = thread / 8; row < wgmma_m; row += 16) {
             const int column = thread % 8 * 8;
             const int gemm_m = pixel_of(first_m + row, phase);
             const int gemm_n = first_n + column;
@@ -432,11 +454,11 @@ void convgen_tma_im2col_strided_dgrad(
                         operand_branch + (gemm_m * GEMM_N + gemm_n), 16);
           }
 #pragma unroll 8
-          for (int row = thread / 8; row < 64; row += 16) {
+          for (int row = thread / 8; row < wgmma_m; row += 16) {
             const int column = thread % 8 * 8;
             const int gemm_m = pixel_of(first_m + row, phase);
             const int gemm_n = first_n + column;
-            cp_async_16(slot + 8192 + place_saved(row, column),
+            cp_async_16(slot + operand_saved_at + place_saved(row, column),
                         operand_saved + (gemm_m * GEMM_N + gemm_n), 16);
           }
         }
@@ -444,41 +466,41 @@ void convgen_tma_im2col_strided_dgrad(
       };
 #pragma unroll
       for (int part = 0; part < slots; ++part) request(part);
-      float acc[rows / 64][tile_n / 2];
-      mbarrier_wait_parity(base + turn_barriers + 8 * consumer, turn);
+      float acc[rows / wgmma_m][tile_n / 2];
+      mbarrier_wait_parity(base + turn_barriers + mbarrier_bytes * consumer, turn);
       turn ^= 1;
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
-        for (int product = 0; product < tile_k / 16; ++product) {
+        for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
-          for (int i = 0; i < rows / 64; ++i) {
+          for (int i = 0; i < rows / wgmma_m; ++i) {
             wgmma_m64n128k16_f32_f16_f16<0, 1>(
-                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + product * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_tile + product * (16 * 128), 64 * row_bytes, 8 * 128, 1), step != 0 || product > 0);
+                acc[i], k_major_descriptor(a_tile + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
+                mn_major_descriptor(b_tile + product * (wgmma_k * mn_row_bytes), mn_row_bytes, mn_swizzle, mn_box_bytes), step != 0 || product > 0);
           }
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
         if (++stage == stages) {  // the ring comes round
           stage = 0;
           parity ^= 1;
         }
       }
-      if (thread == 0) mbarrier_arrive(base + turn_barriers + 8 * ((consumer + 1) % consumers));
+      if (thread == 0) mbarrier_arrive(base + turn_barriers + mbarrier_bytes * ((consumer + 1) % consumers));
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int i = 0; i < rows / wgmma_m; ++i) {
 #pragma unroll
         for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
@@ -487,7 +509,7 @@ void convgen_tma_im2col_strided_dgrad(
           const int part = i * epi_tiles_across + first_column / epi_tile_n;
           const u32 slot = consumer * slots + part % slots;
           const u32 tile_branch = base + operand_slots + slot * slot_bytes;
-          const u32 tile_saved = base + operand_slots + slot * slot_bytes + 8192;
+          const u32 tile_saved = base + operand_slots + slot * slot_bytes + operand_saved_at;
           const int row = warp * 16 + stmatrix_row(lane);
 #pragma unroll
           for (int j = 0; j < epi_tile_n / 16; ++j) {
@@ -519,8 +541,8 @@ void convgen_tma_im2col_strided_dgrad(
           const int channel = thread % 8 * 8;
           const int gemm_n = n0 + first_column + channel;
 #pragma unroll 8
-          for (int pixel = thread / 8; pixel < 64; pixel += 16) {
-            const int gemm_m = pixel_of(m0 + i * 64 + pixel, phase);
+          for (int pixel = thread / 8; pixel < wgmma_m; pixel += 16) {
+            const int gemm_m = pixel_of(m0 + i * wgmma_m + pixel, phase);
             const u32 place = epi_tile_base + pixel * (epi_tile_n * 2) + (channel / 8 ^ (pixel & 7)) * 16;
             *reinterpret_cast<Vec4*>(y + gemm_m * GEMM_N + gemm_n) = ld_shared_v4_u32(place);
           }

@@ -25,6 +25,8 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -121,6 +123,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -151,7 +158,7 @@ constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 
-extern "C" __global__ __launch_bounds__(128)
+extern "C" __global__ __launch_bounds__(warpgroup_threads)
 void convgen_tma_plain_3x3(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -191,10 +198,10 @@ void convgen_tma_plain_3x3(
       // the warpgroup multiplies 16 channels at a time, 4 times; the first product of all overwrites acc
       wgmma_fence();
 #pragma unroll
-      for (int product = 0; product < tile_k / 16; ++product) {
+      for (int product = 0; product < tile_k / wgmma_k; ++product) {
         wgmma_m64n64k16_f32_f16_f16(
-            acc, wgmma_descriptor(a_tile + product * 32, 16, 8 * row_bytes, swizzle),
-            wgmma_descriptor(b_tile + product * 32, 16, 8 * row_bytes, swizzle), r + s + product > 0);
+            acc, k_major_descriptor(a_tile + product * (wgmma_k * 2), row_bytes, swizzle),
+            k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), r + s + product > 0);
       }
       wgmma_commit_group();
       wgmma_wait_group<0>();

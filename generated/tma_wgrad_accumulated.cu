@@ -34,6 +34,10 @@ using u64 = unsigned long long;
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -206,6 +210,12 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from one
+// span of m or n to the next, and do not matter where there is one.
+__device__ __forceinline__ u64 mn_major_descriptor(u32 address, u32 row_bytes, u32 swizzle, u32 span_bytes = 16) {
+  return wgmma_descriptor(address, span_bytes, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -240,6 +250,7 @@ constexpr int box_taps = 1;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
 constexpr int tile_boxes = 9;
 constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
+constexpr int S = 3;
 constexpr int P = 14;
 constexpr int Q = 14;
 constexpr int steps = 25;  // of tile_k pixels
@@ -248,7 +259,8 @@ constexpr int stages = 3;
 constexpr int split_k = 2;  // blocks of a cluster
 // warpgroups of 128 threads: 1 along m by 1 along n; the producer's warp comes after them
 constexpr int consumers = 1;
-constexpr int own_fragments = 1;  // of 64 rows, of a consumer
+constexpr int threads = 160;
+constexpr int own_fragments = 1;  // of wgmma_m rows, of a consumer
 constexpr int parts = 1;  // of its columns, each by products of its own
 constexpr int part_columns = 144;
 constexpr int store_columns = part_columns / split_k;  // that a block of the cluster finishes
@@ -266,6 +278,7 @@ constexpr int store_columns = part_columns / split_k;  // that a block of the cl
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
+constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_box_bytes = tile_k * a_row_bytes;
 constexpr u32 a_tile_bytes = tile_m / 64 * a_box_bytes;
 constexpr u32 b_row_bytes = 32;  // span channels of a pixel of x: the swizzle's span
@@ -273,19 +286,20 @@ constexpr u32 b_swizzle = 3;  // of 32 bytes, in the code of wgmma's descriptors
 constexpr u32 b_box_bytes = 2048;
 constexpr u32 b_box_room = 2048;
 constexpr u32 stage_bytes = a_tile_bytes + tile_boxes * b_box_room;
-constexpr u32 peer_bytes = own_fragments * parts * 64 * store_columns * 4;  // of a consumer's sums, for a peer
+constexpr u32 peer_bytes = own_fragments * parts * wgmma_m * store_columns * 4;  // of a consumer's sums, for a peer
 constexpr u32 partial_sums = 0;  // in place of the stages, when all have been read
 constexpr u32 sums_bytes = consumers * (split_k - 1) * peer_bytes;
 constexpr u32 ones = stages * stage_bytes > sums_bytes ? stages * stage_bytes : sums_bytes;
-constexpr u32 full_barriers = ones + 256;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
-constexpr u32 sums_barriers = empty_barriers + 8 * stages;  // on which each consumer gets them
+constexpr int ones_words = 64;  // 8 columns of 16 ones
+constexpr u32 full_barriers = ones + ones_words * 4;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
+constexpr u32 sums_barriers = empty_barriers + mbarrier_bytes * stages;  // on which each consumer gets them
 constexpr int y_parts = 5;  // consumers that sum y, each over its share of a block's steps
 
 // The blocks share all steps evenly, in order: the first of a block's.
 __device__ __forceinline__ int first_of(int share) { return share * (steps / shares) + min(share, steps % shares); }
 
-extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(160, 1)
+extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
 void convgen_tma_wgrad_accumulated(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -294,19 +308,19 @@ void convgen_tma_wgrad_accumulated(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
     }
     mbarrier_init(base + sums_barriers, 1);
     fence_mbarrier_init();
   }
-  if (threadIdx.x < 64) st_shared_u32(base + ones + threadIdx.x * 4, 0x3f803f80u);
+  if (threadIdx.x < ones_words) st_shared_u32(base + ones + threadIdx.x * 4, 0x3f803f80u);
   fence_proxy_async_shared();
   cluster_arrive();
   cluster_wait();
@@ -322,26 +336,26 @@ void convgen_tma_wgrad_accumulated(
 
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int step = first_step; step < end_step; ++step) {
-      const u32 full = base + full_barriers + 8 * stage;
+      const u32 full = base + full_barriers + mbarrier_bytes * stage;
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = a_tile + a_tile_bytes;
       const int pixel = step * tile_k;
       const int n = pixel / (P * Q);
       const int in_h = ((pixel / Q) % P) * 2 - 1;
       const int in_w = (pixel % Q) * 2 - 1;
-      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
       mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * b_box_bytes);
       tma_load_tile_2d(a_tile, &a_map, full, first_k, pixel);
       for (int i = 0; i < tile_boxes; ++i) {
         const int box = first_box + i;
         const int c = box % channel_blocks * span;
         int tap = box / channel_blocks;
-        const u16 offset_s = u16(tap % 3);
-        tap /= 3;
+        const u16 offset_s = u16(tap % S);
+        tap /= S;
         const u16 offset_r = u16(tap);
         tma_load_im2col_4d(b_tile + i * b_box_room, &b_map, full, c, in_w, in_h, n, offset_s, offset_r);
       }
@@ -356,7 +370,7 @@ void convgen_tma_wgrad_accumulated(
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     float acc[own_fragments * parts][part_columns / 2];
@@ -370,21 +384,21 @@ void convgen_tma_wgrad_accumulated(
     const int own_step = first_step + y_part * (share_steps / y_parts) + min(y_part, share_steps % y_parts);
     const int own_end = own_step + share_steps / y_parts + (y_part < share_steps % y_parts);
     for (int step = first_step; step < own_step; ++step) {
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
 #pragma unroll
-      for (int product = 0; product < tile_k / 16; ++product) {
+      for (int product = 0; product < tile_k / wgmma_k; ++product) {
         wgmma_m64n144k16_f32_bf16_bf16<1, 1>(
-            acc[0], wgmma_descriptor(a_tile + product * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
-            wgmma_descriptor(b_tile + product * (16 * b_row_bytes), b_box_room, 8 * b_row_bytes, b_swizzle),
+            acc[0], mn_major_descriptor(a_tile + product * (wgmma_k * a_row_bytes), a_row_bytes, a_swizzle),
+            mn_major_descriptor(b_tile + product * (wgmma_k * b_row_bytes), b_row_bytes, b_swizzle, b_box_room),
             step != first_step || product > 0);
       }
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
       wgmma_wait_group<1>();
-      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
@@ -392,27 +406,27 @@ void convgen_tma_wgrad_accumulated(
       }
     }
     for (int step = own_step; step < own_end; ++step) {
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
 #pragma unroll
-      for (int product = 0; product < tile_k / 16; ++product) {
+      for (int product = 0; product < tile_k / wgmma_k; ++product) {
         wgmma_m64n144k16_f32_bf16_bf16<1, 1>(
-            acc[0], wgmma_descriptor(a_tile + product * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
-            wgmma_descriptor(b_tile + product * (16 * b_row_bytes), b_box_room, 8 * b_row_bytes, b_swizzle),
+            acc[0], mn_major_descriptor(a_tile + product * (wgmma_k * a_row_bytes), a_row_bytes, a_swizzle),
+            mn_major_descriptor(b_tile + product * (wgmma_k * b_row_bytes), b_row_bytes, b_swizzle, b_box_room),
             step != first_step || product > 0);
       }
 #pragma unroll
-      for (int product = 0; product < tile_k / 16; ++product) {
+      for (int product = 0; product < tile_k / wgmma_k; ++product) {
         wgmma_m64n8k16_f32_bf16_bf16<1, 0>(
-            y_sum[0], wgmma_descriptor(a_tile + product * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
+            y_sum[0], mn_major_descriptor(a_tile + product * (wgmma_k * a_row_bytes), a_row_bytes, a_swizzle),
             wgmma_descriptor(base + ones, 128, 128, 0), step != own_step || product > 0);
       }
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
       wgmma_wait_group<1>();
-      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
@@ -420,21 +434,21 @@ void convgen_tma_wgrad_accumulated(
       }
     }
     for (int step = own_end; step < end_step; ++step) {
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
 #pragma unroll
-      for (int product = 0; product < tile_k / 16; ++product) {
+      for (int product = 0; product < tile_k / wgmma_k; ++product) {
         wgmma_m64n144k16_f32_bf16_bf16<1, 1>(
-            acc[0], wgmma_descriptor(a_tile + product * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
-            wgmma_descriptor(b_tile + product * (16 * b_row_bytes), b_box_room, 8 * b_row_bytes, b_swizzle),
+            acc[0], mn_major_descriptor(a_tile + product * (wgmma_k * a_row_bytes), a_row_bytes, a_swizzle),
+            mn_major_descriptor(b_tile + product * (wgmma_k * b_row_bytes), b_row_bytes, b_swizzle, b_box_room),
             step != first_step || product > 0);
       }
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
       wgmma_wait_group<1>();
-      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
@@ -449,7 +463,7 @@ void convgen_tma_wgrad_accumulated(
       y_sums += y_part * K;
 #pragma unroll
       for (int i = 0; i < 2 * own_fragments; ++i) {
-        const int k = first_k + i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
+        const int k = first_k + i / 2 * wgmma_m + warp * 16 + accumulator_row(lane) + i % 2 * 8;
         if (k < rows) y_sums[k] = own_step == own_end ? 0.0f : y_sum[i / 2][i % 2 * 2];
       }
     }
@@ -459,7 +473,7 @@ void convgen_tma_wgrad_accumulated(
     cluster_wait();
     // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this one
     // finishes its store_columns of each part, and gets the other blocks' sums of those.
-    const u32 sums_barrier = base + sums_barriers + 8 * consumer;
+    const u32 sums_barrier = base + sums_barriers + mbarrier_bytes * consumer;
     if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * peer_bytes);
     const u32 mine = base + partial_sums + consumer * ((split_k - 1) * peer_bytes) + thread * 16;
 #pragma unroll
@@ -470,7 +484,7 @@ void convgen_tma_wgrad_accumulated(
 #pragma unroll
       for (int j = 0; j < store_columns / 8; ++j) {
         const float* v = &acc[0][peer * (store_columns / 2) + 4 * j];
-        st_async_v4_f32(theirs + j * (128 * 16), their_barrier, v[0], v[1], v[2], v[3]);
+        st_async_v4_f32(theirs + j * (warpgroup_threads * 16), their_barrier, v[0], v[1], v[2], v[3]);
       }
     }
     mbarrier_wait_parity(sums_barrier, 0);
@@ -484,7 +498,7 @@ void convgen_tma_wgrad_accumulated(
 #pragma unroll
           for (int e = 0; e < 4; ++e) v[e] = acc[0][peer * (store_columns / 2) + 4 * j + e];
         } else {
-          ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * peer_bytes + j * (128 * 16));
+          ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * peer_bytes + j * (warpgroup_threads * 16));
         }
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum[0][4 * j + e] = peer == 0 ? v[e] : sum[0][4 * j + e] + v[e];
@@ -504,7 +518,7 @@ void convgen_tma_wgrad_accumulated(
       const int c = box % channel_blocks * span + column % span + accumulator_column(lane);
 #pragma unroll
       for (int i = 0; i < 2 * own_fragments; ++i) {
-        const int row = i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
+        const int row = i / 2 * wgmma_m + warp * 16 + accumulator_row(lane) + i % 2 * 8;
         const int k = first_k + row;
         const float* v = &sum[i / 2 * parts + part][j % (store_columns / 8) * 4 + i % 2 * 2];
         if (k < rows && c < x_channels) {
@@ -515,11 +529,14 @@ void convgen_tma_wgrad_accumulated(
   }
 }
 
+constexpr int sum_threads = 256;
+constexpr int summed_slices = 2;
+
 // Adds the sums of 2 slices, in order, and finishes w: 4 neighbors a thread.
 // Epilogue:
 //   db = y
 //   w = acc + 0.5 * g
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(sum_threads)
 void convgen_tma_wgrad_accumulated_sum(
     const float* __restrict__ partials,
     float* __restrict__ w,
@@ -528,11 +545,11 @@ void convgen_tma_wgrad_accumulated_sum(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 88128;  // elements of w
-  const int offset = (blockIdx.x * 256 + threadIdx.x) * 4;
+  const int offset = (blockIdx.x * sum_threads + threadIdx.x) * 4;
   if (offset >= size) return;
   float v[4] = {};
 #pragma unroll 8
-  for (int slice = 0; slice < 2; slice += 1) {
+  for (int slice = 0; slice < summed_slices; ++slice) {
     const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
     const float part[4] = {
         __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),
@@ -560,24 +577,28 @@ void convgen_tma_wgrad_accumulated_sum_db_1(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 136;
+  constexpr int column_blocks = 9;  // that share all elements
+  constexpr int summands = 20;  // of each element
+  constexpr int block_elements = 16;  // neighboring ones
   constexpr int sharers = 16;  // threads that share an element
+  constexpr u32 summand_bytes = 4;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  const int column = blockIdx.x % 9 * 16 + threadIdx.x % 16;
-  const int lane = threadIdx.x / 16;
-  const int end = column < elements ? 20 : 0;
+  const int column = blockIdx.x % column_blocks * block_elements + threadIdx.x % block_elements;
+  const int lane = threadIdx.x / block_elements;
+  const int end = column < elements ? summands : 0;
   float sum = 0.0f;
 #pragma unroll 16
   for (int row = lane; row < end; row += sharers) {
     sum += values[row * elements + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
-  const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
+  const u32 slot = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
     __syncthreads();
-    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
+    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * (block_elements * summand_bytes)));
   }
   if (lane == 0 && column < elements) sums[column] = sum;
 }

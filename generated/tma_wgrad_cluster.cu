@@ -27,6 +27,10 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -182,6 +186,12 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from one
+// span of m or n to the next, and do not matter where there is one.
+__device__ __forceinline__ u64 mn_major_descriptor(u32 address, u32 row_bytes, u32 swizzle, u32 span_bytes = 16) {
+  return wgmma_descriptor(address, span_bytes, 8 * row_bytes, swizzle);
+}
+
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -226,8 +236,10 @@ constexpr int box_taps = 1;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
 constexpr int tile_boxes = 2;
 constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
+constexpr int S = 3;
 constexpr int P = 14;
 constexpr int Q = 14;
+constexpr int y_pixels = 12544;
 constexpr int steps = 196;  // of tile_k pixels
 constexpr int shares = 3;  // blocks that share them
 constexpr int stages = 4;
@@ -236,10 +248,11 @@ constexpr u16 whole_cluster = (1 << cluster) - 1;
 constexpr int part_pixels = tile_k / cluster;
 // warpgroups of 128 threads: 2 along m by 1 along n; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
-constexpr int own_fragments = 1;  // of 64 rows, of a consumer
+constexpr int own_fragments = 1;  // of wgmma_m rows, of a consumer
 constexpr int parts = 1;  // of its columns, each by products of its own
 constexpr int part_columns = 128;
 constexpr int store_columns = part_columns;
@@ -255,6 +268,7 @@ constexpr int store_columns = part_columns;
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
+constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_box_bytes = tile_k * a_row_bytes;
 constexpr u32 a_tile_bytes = tile_m / 64 * a_box_bytes;
 constexpr u32 b_row_bytes = 128;  // span channels of a pixel of x: the swizzle's span
@@ -263,12 +277,12 @@ constexpr u32 b_box_bytes = 8192;
 constexpr u32 b_box_room = 8192;
 constexpr u32 stage_bytes = a_tile_bytes + tile_boxes * b_box_room;
 constexpr u32 full_barriers = stages * stage_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
 // The blocks share all steps evenly, in order: the first of a block's.
 __device__ __forceinline__ int first_of(int share) { return share * (steps / shares) + min(share, steps % shares); }
 
-extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
+extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
 void convgen_tma_wgrad_cluster(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -276,14 +290,14 @@ void convgen_tma_wgrad_cluster(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers * cluster);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers * cluster);
     }
     fence_mbarrier_init();
   }
@@ -302,19 +316,19 @@ void convgen_tma_wgrad_cluster(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int step = first_step; step < end_step; ++step) {
-      const u32 full = base + full_barriers + 8 * stage;
+      const u32 full = base + full_barriers + mbarrier_bytes * stage;
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = a_tile + a_tile_bytes;
       // of this block's part of x: one behind the last pixel meets zeros of y, but must begin at a legal window
-      const int pixel = min(step * tile_k + rank * part_pixels, 12543);
+      const int pixel = min(step * tile_k + rank * part_pixels, y_pixels - 1);
       const int n = pixel / (P * Q);
       const int in_h = (pixel / Q) % P - 1;
       const int in_w = pixel % Q - 1;
-      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
       mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * b_box_bytes);
       for (int i = 0; i < tile_m / 64; ++i) {
         tma_load_tile_2d(a_tile + i * a_box_bytes, &a_map, full, first_k + i * 64, step * tile_k);
@@ -323,8 +337,8 @@ void convgen_tma_wgrad_cluster(
         const int box = first_box + i;
         const int c = box % channel_blocks * span;
         int tap = box / channel_blocks;
-        const u16 offset_s = u16(tap % 3);
-        tap /= 3;
+        const u16 offset_s = u16(tap % S);
+        tap /= S;
         const u16 offset_r = u16(tap);
         tma_load_im2col_4d_multicast(b_tile + i * b_box_room + rank * (part_pixels * b_row_bytes), &b_map, full, c, in_w, in_h, n, offset_s, offset_r, whole_cluster);
       }
@@ -335,7 +349,7 @@ void convgen_tma_wgrad_cluster(
     }
     // a block stays until the others of its cluster have given back its stages for the last time
     for (int i = 0; i < stages; ++i) {
-      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
       if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
@@ -345,7 +359,7 @@ void convgen_tma_wgrad_cluster(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     float acc[own_fragments * parts][part_columns / 2];
@@ -353,21 +367,21 @@ void convgen_tma_wgrad_cluster(
     u32 parity = 0;
     int previous = -1;
     for (int step = first_step; step < end_step; ++step) {
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * stage_bytes + consumer * (own_fragments * a_box_bytes);
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
 #pragma unroll
-      for (int product = 0; product < tile_k / 16; ++product) {
+      for (int product = 0; product < tile_k / wgmma_k; ++product) {
         wgmma_m64n128k16_f32_f16_f16<1, 1>(
-            acc[0], wgmma_descriptor(a_tile + product * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
-            wgmma_descriptor(b_tile + product * (16 * b_row_bytes), b_box_room, 8 * b_row_bytes, b_swizzle),
+            acc[0], mn_major_descriptor(a_tile + product * (wgmma_k * a_row_bytes), a_row_bytes, a_swizzle),
+            mn_major_descriptor(b_tile + product * (wgmma_k * b_row_bytes), b_row_bytes, b_swizzle, b_box_room),
             step != first_step || product > 0);
       }
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
       wgmma_wait_group<1>();
-      if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, thread);
+      if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + mbarrier_bytes * previous, thread);
       previous = stage;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
@@ -375,7 +389,7 @@ void convgen_tma_wgrad_cluster(
       }
     }
     wgmma_wait_group<0>();
-    if (thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, thread);
+    if (thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + mbarrier_bytes * previous, thread);
 
     // a fragment's rows are output channels, its columns are taps and input channels
     constexpr int w_stride_k = 2304, w_stride_s = 256;  // in elements
@@ -390,7 +404,7 @@ void convgen_tma_wgrad_cluster(
       const int c = box % channel_blocks * span + column % span + quad_column(lane);
 #pragma unroll
       for (int i = 0; i < 2 * own_fragments; ++i) {
-        const int row = consumer * (64 * own_fragments) + i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
+        const int row = consumer * (wgmma_m * own_fragments) + i / 2 * wgmma_m + warp * 16 + accumulator_row(lane) + i % 2 * 8;
         const int k = first_k + row;
         const float* first = &acc[i / 2 * parts + part][j % (store_columns / 16) * 8 + i % 2 * 2];
         float v[4];
@@ -401,8 +415,11 @@ void convgen_tma_wgrad_cluster(
   }
 }
 
+constexpr int sum_threads = 256;
+constexpr int summed_slices = 3;
+
 // Adds the sums of 3 slices, in order, and finishes w: 4 neighbors a thread.
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(sum_threads)
 void convgen_tma_wgrad_cluster_sum(
     const float* __restrict__ partials,
     f16* __restrict__ w
@@ -410,11 +427,11 @@ void convgen_tma_wgrad_cluster_sum(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 589824;  // elements of w
-  const int offset = (blockIdx.x * 256 + threadIdx.x) * 4;
+  const int offset = (blockIdx.x * sum_threads + threadIdx.x) * 4;
   if (offset >= size) return;
   float v[4] = {};
 #pragma unroll 8
-  for (int slice = 0; slice < 3; slice += 1) {
+  for (int slice = 0; slice < summed_slices; ++slice) {
     const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
     const float part[4] = {
         __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),

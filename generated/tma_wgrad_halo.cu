@@ -27,6 +27,10 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -158,6 +162,12 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
 
+// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+template <u32 alignment>
+__device__ __forceinline__ u32 aligned_base(const void* memory) {
+  return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
+}
+
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
 // from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
 // the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
@@ -165,6 +175,12 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared
 // `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
+}
+
+// The same of one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from one
+// span of m or n to the next, and do not matter where there is one.
+__device__ __forceinline__ u64 mn_major_descriptor(u32 address, u32 row_bytes, u32 swizzle, u32 span_bytes = 16) {
+  return wgmma_descriptor(address, span_bytes, 8 * row_bytes, swizzle);
 }
 
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
@@ -222,6 +238,8 @@ constexpr int boxes = 1;  // of all taps and channels
 constexpr int tile_boxes = 1;
 constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
 constexpr int n_tiles = (boxes + tile_boxes - 1) / tile_boxes;
+constexpr int R = 3;
+constexpr int S = 3;
 constexpr int walk_p = 29;  // rows of an image, as pixels are walked
 constexpr int walk_q = 29;  // pixels of a row, as they are walked
 constexpr int steps = 106;  // of tile_k pixels
@@ -229,10 +247,11 @@ constexpr int shares = 6;  // blocks that share them
 constexpr int stages = 4;
 // warpgroups of 128 threads: 1 along m by 3 along n; the producer's warpgroup comes after them
 constexpr int consumers = 3;
+constexpr int threads = 512;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 32;
 constexpr int consumer_registers = 160;
-constexpr int own_fragments = 1;  // of 64 rows, of a consumer
+constexpr int own_fragments = 1;  // of wgmma_m rows, of a consumer
 constexpr int parts = 3;  // of its columns, each by products of its own
 constexpr int part_columns = 64;
 constexpr int store_columns = part_columns;
@@ -248,6 +267,7 @@ constexpr int store_columns = part_columns;
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
+constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_box_bytes = tile_k * a_row_bytes;
 constexpr u32 a_tile_bytes = tile_m / 64 * a_box_bytes;
 constexpr u32 b_row_bytes = 128;  // span channels of a pixel of x: the swizzle's span
@@ -259,15 +279,15 @@ constexpr u32 b_box_room = 49152;
 constexpr int row_pixels = 29;  // from a pixel of a box to the one below it
 constexpr u32 stage_bytes = a_tile_bytes + tile_boxes * b_box_room;
 constexpr u32 full_barriers = stages * stage_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
 // The blocks share all steps evenly, in order: the first of a block's.
 __device__ __forceinline__ int first_of(int share) { return share * (steps / shares) + min(share, steps % shares); }
 
 // Where a tap's pixels begin in a stage's x: in its phase, as far behind the step's as the tap is.
 __device__ __forceinline__ u32 part_place(int part) {
-  const int r = part / 3 % 3;
-  const int s = part % 3;
+  const int r = part / S % R;
+  const int s = part % S;
   return (r % 2 * 2 + s % 2) * b_phase_room + (r / 2 * row_pixels + s / 2) * b_row_bytes;
 }
 
@@ -276,8 +296,6 @@ __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16
   constexpr int N = 8;
   constexpr int Cg = 24;  // input channels of a group
   constexpr int Kg = 24;  // output channels of a group
-  constexpr int R = 3;
-  constexpr int S = 3;
   constexpr int P = 28;
   constexpr int Q = 28;
   constexpr int x_stride_n = 451584, x_stride_h = 8064, x_stride_w = 144, x_stride_group = 24;  // in elements
@@ -307,7 +325,7 @@ __device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16
   return sum;
 }
 
-extern "C" __global__ __launch_bounds__(512, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_wgrad_halo(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -315,14 +333,14 @@ void convgen_tma_wgrad_halo(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
     }
     fence_mbarrier_init();
   }
@@ -340,12 +358,12 @@ void convgen_tma_wgrad_halo(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x != consumers * 128) return;
+    if (threadIdx.x != consumers * warpgroup_threads) return;
     const int first_c = pack * x_channels;
     int stage = 0;
     u32 parity = 1;  // all stages are free
     for (int step = first_step; step < end_step; ++step) {
-      const u32 full = base + full_barriers + 8 * stage;
+      const u32 full = base + full_barriers + mbarrier_bytes * stage;
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = a_tile + a_tile_bytes;
       const int pixel = step * tile_k;
@@ -354,7 +372,7 @@ void convgen_tma_wgrad_halo(
       const int q = pixel % walk_q;
       const int in_h = ((pixel / walk_q) % walk_p) * 2 - 1;
       const int in_w = (pixel % walk_q) * 2 - 1;
-      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
       mbarrier_arrive_expect_tx(full, a_tile_bytes + tile_boxes * (phases * b_box_bytes));
       tma_load_im2col_4d(a_tile, &a_map, full, first_k, q, p, n, u16(0), u16(0));
       const int box = first_box;
@@ -371,7 +389,7 @@ void convgen_tma_wgrad_halo(
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     float acc[own_fragments * parts][part_columns / 2];
@@ -379,24 +397,24 @@ void convgen_tma_wgrad_halo(
     u32 parity = 0;
     int previous = -1;
     for (int step = first_step; step < end_step; ++step) {
-      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = base + stage * stage_bytes + a_tile_bytes;
       wgmma_fence();
 #pragma unroll
-      for (int product = 0; product < tile_k / 16; ++product) {
+      for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
         for (int j = 0; j < parts; ++j) {
           wgmma_m64n64k16_f32_f16_f16<1, 1>(
-              acc[j], wgmma_descriptor(a_tile + product * (16 * a_row_bytes), 16, 8 * a_row_bytes, 1),
-              wgmma_descriptor(b_tile + part_place(consumer * parts + j) + product * (16 * b_row_bytes), b_row_bytes, 8 * b_row_bytes, b_swizzle),
+              acc[j], mn_major_descriptor(a_tile + product * (wgmma_k * a_row_bytes), a_row_bytes, a_swizzle),
+              mn_major_descriptor(b_tile + part_place(consumer * parts + j) + product * (wgmma_k * b_row_bytes), b_row_bytes, b_swizzle, b_row_bytes),
               step != first_step || product > 0);
         }
       }
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
       wgmma_wait_group<1>();
-      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
@@ -419,7 +437,7 @@ void convgen_tma_wgrad_halo(
       const int c = channel % group_channels;
 #pragma unroll
       for (int i = 0; i < 2 * own_fragments; ++i) {
-        const int row = i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
+        const int row = i / 2 * wgmma_m + warp * 16 + accumulator_row(lane) + i % 2 * 8;
         const int k = first_k + row;
         const float* first = &acc[i / 2 * parts + part][j % (store_columns / 16) * 8 + i % 2 * 2];
         float v[4];
@@ -432,9 +450,12 @@ void convgen_tma_wgrad_halo(
   }
 }
 
+constexpr int sum_threads = 256;
+constexpr int summed_slices = 6;
+
 // Adds the sums of 6 slices, in order, and finishes w: 4 neighbors a thread.
 // An element's slices are dealt to 2 threads in turn; the first of these then adds up all their sums, in order.
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(sum_threads)
 void convgen_tma_wgrad_halo_sum(
     const float* __restrict__ partials,
     f16* __restrict__ w,
@@ -442,18 +463,18 @@ void convgen_tma_wgrad_halo_sum(
     const f16* __restrict__ y
 ) {
   extern __shared__ u8 shared_memory[];
-  const u32 shared = (shared_address(shared_memory) + 15) & ~15u;
+  const u32 shared = aligned_base<16>(shared_memory);
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 31104;  // elements of w
   constexpr int sharers = 2;  // threads that share an element's slices
-  constexpr int places = 256 / sharers;
+  constexpr int places = sum_threads / sharers;
   const int lane = threadIdx.x / places;
   const int offset = (blockIdx.x * places + threadIdx.x % places) * 4;
   float v[4] = {};
   if (offset < size) {
 #pragma unroll 8
-    for (int slice = lane; slice < 6; slice += sharers) {
+    for (int slice = lane; slice < summed_slices; slice += sharers) {
       const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
       const float part[4] = {
           __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),

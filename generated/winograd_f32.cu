@@ -110,11 +110,12 @@ constexpr int GEMM_M = 392;
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 32;
 constexpr int tile_n = 32;
+constexpr int tile_k = 16;
 constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int k_steps = 4;  // of 16 elements
+constexpr int k_steps = 4;  // of tile_k elements
 constexpr int stages = 4;
 constexpr int threads = 64;
-constexpr u32 row_bytes = 64;
+constexpr u32 row_bytes = tile_k * 4;
 constexpr int step_slices = row_bytes / 32;  // of a step
 constexpr u32 x_tile_bytes = tile_m * row_bytes;
 constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
@@ -135,6 +136,8 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 
 // x: 32 pixels by 16 of gemm_k; cp.async of 16 bytes
 struct XReader {
+  static constexpr int row_chunks = 4;  // of 16 bytes
+  static constexpr int rows_at_once = 16;  // by all threads
   static constexpr int x_stride_w = 2304, x_stride_group = 64;  // in elements
   u32 offset[2];
   int c;  // gemm_k of this step
@@ -143,11 +146,11 @@ struct XReader {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 4 + i * 16;
+      const int row = thread / row_chunks + i * rows_at_once;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_m = min(first + row, GEMM_M - 1);
       const int q = gemm_m;
-      offset[i] = q * x_stride_w + group * x_stride_group + thread % 4 * 4;
+      offset[i] = q * x_stride_w + group * x_stride_group + thread % row_chunks * 4;
     }
     const int first_chunk = 0;
     c = first_chunk;
@@ -159,19 +162,21 @@ struct XReader {
     const int k_offset = c;
 #pragma unroll
     for (int i = first; i < last; ++i) {
-      const int row = thread / 4 + i * 16;
-      cp_async_16(tile + slot(row, thread % 4), source + k_offset + offset[i], more ? 16 : 0);
+      const int row = thread / row_chunks + i * rows_at_once;
+      cp_async_16(tile + slot(row, thread % row_chunks), source + k_offset + offset[i], more ? 16 : 0);
     }
   }
 
   // On to the next step.
   __device__ __forceinline__ void next() {
-    c += 16;
+    c += tile_k;
   }
 };
 
 // w: 32 output channels by 16 of gemm_k; cp.async of 16 bytes
 struct WReader {
+  static constexpr int row_chunks = 4;  // of 16 bytes
+  static constexpr int rows_at_once = 16;  // by all threads
   static constexpr int w_stride_group = 4096, w_stride_k = 64;  // in elements
   u32 offset[2];
   int c;  // gemm_k of this step
@@ -180,10 +185,10 @@ struct WReader {
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 4 + i * 16;
+      const int row = thread / row_chunks + i * rows_at_once;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + column_of(row), GEMM_N - 1);
-      offset[i] = group * w_stride_group + gemm_n * w_stride_k + thread % 4 * 4;
+      offset[i] = group * w_stride_group + gemm_n * w_stride_k + thread % row_chunks * 4;
     }
     const int first_chunk = 0;
     c = first_chunk;
@@ -195,19 +200,24 @@ struct WReader {
     const int k_offset = c;
 #pragma unroll
     for (int i = first; i < last; ++i) {
-      const int row = thread / 4 + i * 16;
-      cp_async_16(tile + slot(row, thread % 4), source + k_offset + offset[i], more ? 16 : 0);
+      const int row = thread / row_chunks + i * rows_at_once;
+      cp_async_16(tile + slot(row, thread % row_chunks), source + k_offset + offset[i], more ? 16 : 0);
     }
   }
 
   // On to the next step.
   __device__ __forceinline__ void next() {
-    c += 16;
+    c += tile_k;
   }
 };
 
 // The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
-__device__ __forceinline__ void load_fragments(u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 rows, u32 columns) {
+// The slots are the lane's of the first slice, and this one begins `slice_at` bytes further.
+__device__ __forceinline__ void load_fragments(
+    u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_slot, u32 column_slot, u32 slice_at
+) {
+  const u32 rows = tile + (row_slot ^ slice_at);
+  const u32 columns = tile + (column_slot ^ slice_at);
 #pragma unroll
   for (int i = 0; i < row_mmas; ++i) ldmatrix_x4(a[i], rows + i * 16 * row_bytes);
   u32 pair[4];
@@ -280,7 +290,7 @@ void convgen_winograd_f32(
   u32 free_tile = shared + (stages - 1) * stage_bytes;  // of the step that was multiplied last
   cp_async_wait_group<stages - 2>();
   __syncthreads();
-  load_fragments(row_fragments[0], column_fragments[0], tile + row_slot, tile + column_slot);
+  load_fragments(row_fragments[0], column_fragments[0], tile, row_slot, column_slot, 0);
   for (int step = 0; step < k_steps; ++step) {
     const u32 next_tile = tile == shared + (stages - 1) * stage_bytes ? shared : tile + stage_bytes;
     const bool more = step + stages - 1 < k_steps;
@@ -293,7 +303,7 @@ void convgen_winograd_f32(
       // after the last step, the first slice is loaded once more, and not used
       const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
       const u32 next = (slice + 1) % step_slices * 32;
-      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
+      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, row_slot, column_slot, next);
       // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
       if (slice == 0) x_reader.load(reinterpret_cast<const u32*>(x), free_tile, more, 0, 2);
       if (slice == 0) w_reader.load(reinterpret_cast<const u32*>(w), free_tile + x_tile_bytes, more, 0, 2);
@@ -527,15 +537,17 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   constexpr int C = 64;
   constexpr int H = 28;
   constexpr int W = 28;
+  constexpr int R = 3;
+  constexpr int S = 3;
   constexpr int x_stride_n = 50176, x_stride_h = 1792, x_stride_w = 64;  // in elements
   constexpr int w_stride_k = 576, w_stride_r = 192, w_stride_s = 64;  // in elements
   float sum = 0.0f;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1

@@ -33,6 +33,10 @@ using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -218,6 +222,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // Two neighboring elements by one load.
 __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   const Vec2 pair = *reinterpret_cast<const Vec2*>(p);
@@ -286,6 +295,7 @@ constexpr int tile_k = 64;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -315,8 +325,8 @@ constexpr u32 epi_tile_bytes = 8192;
 constexpr u32 weight_bytes = 98304;
 constexpr u32 epi_tiles = weights + weight_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
-constexpr u32 weights_barrier = empty_barriers + 8 * rings * stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 weights_barrier = empty_barriers + mbarrier_bytes * rings * stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -331,15 +341,16 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
   constexpr int C = 64;
   constexpr int H = 224;
   constexpr int W = 224;
+  constexpr int S = 3;
   constexpr int x_stride_n = 3211264, x_stride_h = 14336, x_stride_w = 64;  // in elements
   constexpr int w_stride_k = 576, w_stride_r = 192, w_stride_s = 64;  // in elements
   float sum = 0.0f;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
@@ -355,11 +366,11 @@ __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_winograd_fused(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -370,7 +381,7 @@ void convgen_winograd_fused(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
   const int k0 = blockIdx.x % channel_tiles * tile_channels;
   const int worker = blockIdx.x / channel_tiles;
   const int workers = gridDim.x / channel_tiles;
@@ -379,8 +390,8 @@ void convgen_winograd_fused(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 4);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 4);
     }
     mbarrier_init(base + weights_barrier, 1);
     fence_mbarrier_init();
@@ -392,7 +403,7 @@ void convgen_winograd_fused(
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x == consumers * 128) {
+    if (threadIdx.x == consumers * warpgroup_threads) {
       // ---- producer: the weights once, then halo tiles for each tile, rings in turn
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R; ++i) {
@@ -407,8 +418,8 @@ void convgen_winograd_fused(
         const int use = turn / rings * channel_blocks;  // how often this ring was filled before
         const int stage = turn % rings * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes;
-        const u32 full = base + full_barriers + 8 * stage;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use) ^ 1);
         mbarrier_arrive_expect_tx(full, halo_box_bytes);
         tma_load_tile_4d(halo_tile, &a_map, full, 0, q0 - 1, quad0 / quads - 1, n);
         tma_load_tile_4d(halo_tile + phase_bytes, &a_map, full, 0, q0, quad0 / quads - 1, n);
@@ -419,7 +430,7 @@ void convgen_winograd_fused(
   } else {
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
@@ -438,7 +449,7 @@ void convgen_winograd_fused(
       {
         const int stage = ring * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes + lane_pixel;
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
         u32 v[2][points][4];  // the MMAs read one while the next is made
 #pragma unroll
         for (int r = 0; r < R; ++r) {
@@ -453,7 +464,7 @@ void convgen_winograd_fused(
           for (int product = 0; product < 4; ++product) {
             u32 d[3][4];
 #pragma unroll
-            for (int i = 0; i < 3; ++i) ldmatrix_x4(d[i], places[i] ^ product * 32);
+            for (int i = 0; i < 3; ++i) ldmatrix_x4(d[i], places[i] ^ product * (wgmma_k * 2));
 #pragma unroll
             for (int i = 0; i < 12; ++i) d[i / 4][i % 4] = mul_f16x2(d[i / 4][i % 4], halves);
             const int buffer = (r * 4 + product) % 2;
@@ -475,7 +486,7 @@ void convgen_winograd_fused(
 #pragma unroll
             for (int i = 0; i < points; ++i) {
               wgmma_m64n64k16_f32_f16_f16_rs(m[i], v[buffer][i],
-                  wgmma_descriptor(row_weights + i * (tile_channels * row_bytes) + product * 32, 16, 8 * row_bytes, swizzle), (r | product) != 0);
+                  k_major_descriptor(row_weights + i * (tile_channels * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle), (r | product) != 0);
             }
             wgmma_commit_group();
             wgmma_wait_group<1>();  // the MMAs before are done with their points
@@ -483,7 +494,7 @@ void convgen_winograd_fused(
         }
         wgmma_wait_group<0>();
         __syncwarp();
-        if (lane == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+        if (lane == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
         ++use;
       }
       float acc[2][channels / 2];  // the even and the odd output of a pair
@@ -503,20 +514,20 @@ void convgen_winograd_fused(
       // a transform makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
 #pragma unroll
-      for (int i = 0; i < pixels / 64 * (channels / 2); ++i) {
+      for (int i = 0; i < pixels / wgmma_m * (channels / 2); ++i) {
         total[i % 4] += acc[i / (channels / 2)][i % (channels / 2)];
       }
       total[0] += total[1] + (total[2] + total[3]);
       if (__any_sync(0xffffffff, total[0] != total[0])) {
 #pragma unroll 1
-        for (int at = 0; at < pixels / 64 * (channels / 2); ++at) {
+        for (int at = 0; at < pixels / wgmma_m * (channels / 2); ++at) {
           float value = 0.0f;
 #pragma unroll
-          for (int i = 0; i < pixels / 64 * (channels / 2); ++i) {
+          for (int i = 0; i < pixels / wgmma_m * (channels / 2); ++i) {
             if (i == at) value = acc[i / (channels / 2)][i % (channels / 2)];
           }
           if (value == value) continue;
-          const int line = at / (channels / 2) * 64 + warp * 16 + accumulator_row(lane) + at / 2 % 2 * 8;
+          const int line = at / (channels / 2) * wgmma_m + warp * 16 + accumulator_row(lane) + at / 2 % 2 * 8;
           const int channel = at % (channels / 2) / 4 * 8 + accumulator_column(lane) + at % 2;
           const int quad = quad0 + line % 64 / 16 * 8 + line % 8;
           const int p = quad / quads;
@@ -524,7 +535,7 @@ void convgen_winograd_fused(
           const int k = k0 + channel;
           if (q < Q && p < P) value = window_sum(x, w, n, p, q, k);
 #pragma unroll
-          for (int i = 0; i < pixels / 64 * (channels / 2); ++i) {
+          for (int i = 0; i < pixels / wgmma_m * (channels / 2); ++i) {
             if (i == at) acc[i / (channels / 2)][i % (channels / 2)] = value;
           }
         }
@@ -533,7 +544,7 @@ void convgen_winograd_fused(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < pixels / 64; ++i) {
+      for (int i = 0; i < pixels / wgmma_m; ++i) {
 #pragma unroll
         for (int j = 0; j < channels / 2; ++j) {
           acc[i][j] = epilogue(acc[i][j], channel_b[j / 4][j % 2]);
@@ -547,13 +558,13 @@ void convgen_winograd_fused(
         for (int j = 0; j < channels / 16; ++j) {
           const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
           const u32 place = epi_tile + row * (channels * 2) + column * 16;
-          const float* v = &acc[first / 64][j * 8];
+          const float* v = &acc[first / wgmma_m][j * 8];
           stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                       cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
         sync_consumer(consumer);
 #pragma unroll
-        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += 128) {
+        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += warpgroup_threads) {
           const int pixel = v / (channels / 8);
           const int column = v % (channels / 8);
           const int line = first + pixel;

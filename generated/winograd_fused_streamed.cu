@@ -33,6 +33,10 @@ using bf16 = unsigned short;  // upper half of a float's bits
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warpgroup_threads = 128;
+constexpr int mbarrier_bytes = 8;
+constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -240,6 +244,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+__device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
+  return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
+}
+
 // Two neighboring elements by one load.
 __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   const Vec2 pair = *reinterpret_cast<const Vec2*>(p);
@@ -308,6 +317,7 @@ constexpr int tile_k = 64;  // input channels of a halo tile
 constexpr int channel_blocks = 4;
 // warpgroups of 128 threads; the producers' warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
@@ -340,9 +350,9 @@ constexpr u32 epi_tile_bytes = 8192;
 constexpr u32 weight_bytes = 98304;
 constexpr u32 epi_tiles = weights + weight_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
-constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
-constexpr u32 weight_full_barriers = empty_barriers + 8 * rings * stages;
-constexpr u32 weight_empty_barriers = weight_full_barriers + 8 * rings * weight_stages;
+constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 weight_full_barriers = empty_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 weight_empty_barriers = weight_full_barriers + mbarrier_bytes * rings * weight_stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -357,15 +367,16 @@ __device__ __forceinline__ float window_sum(const bf16* __restrict__ x, const bf
   constexpr int C = 256;
   constexpr int H = 56;
   constexpr int W = 56;
+  constexpr int S = 3;
   constexpr int x_stride_n = 802816, x_stride_h = 14336, x_stride_w = 256;  // in elements
   constexpr int w_stride_k = 2304, w_stride_r = 768, w_stride_s = 256;  // in elements
   float sum = 0.0f;
 #pragma unroll 1
-  for (int r = 0; r < 3 && sum == sum; ++r) {
+  for (int r = 0; r < R && sum == sum; ++r) {
     const int in_h = p + r - 1;
     if (in_h < 0 || in_h >= H) continue;
 #pragma unroll 1
-    for (int s = 0; s < 3 && sum == sum; ++s) {
+    for (int s = 0; s < S && sum == sum; ++s) {
       const int in_w = q + s - 1;
       if (in_w < 0 || in_w >= W) continue;
 #pragma unroll 1
@@ -381,11 +392,11 @@ __device__ __forceinline__ float window_sum(const bf16* __restrict__ x, const bf
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  if (consumer == 0) bar_sync<1, 128>();
-  if (consumer == 1) bar_sync<2, 128>();
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
+extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
 void convgen_winograd_fused_streamed(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -396,7 +407,7 @@ void convgen_winograd_fused_streamed(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
-  const int warpgroup = threadIdx.x / 128;
+  const int warpgroup = threadIdx.x / warpgroup_threads;
   const int rank = cluster_ctarank();
   const int k0 = blockIdx.x / cluster % channel_tiles * tile_channels;
   const int worker = blockIdx.x / (cluster * channel_tiles) * cluster + rank;
@@ -406,12 +417,12 @@ void convgen_winograd_fused_streamed(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 8);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 8);
     }
     for (int i = 0; i < rings * weight_stages; ++i) {
-      mbarrier_init(base + weight_full_barriers + 8 * i, 1);
-      mbarrier_init(base + weight_empty_barriers + 8 * i, 4);
+      mbarrier_init(base + weight_full_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + weight_empty_barriers + mbarrier_bytes * i, 4);
     }
     fence_mbarrier_init();
   }
@@ -423,7 +434,7 @@ void convgen_winograd_fused_streamed(
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x == consumers * 128) {
+    if (threadIdx.x == consumers * warpgroup_threads) {
       // ---- producer of halo tiles: for each tile, rings in turn
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -434,8 +445,8 @@ void convgen_winograd_fused_streamed(
           const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
           const int stage = turn % rings * stages + use % stages;
           const u32 halo_tile = base + stage * halo_tile_bytes;
-          const u32 full = base + full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity_of_use<stages>(use) ^ 1);
+          const u32 full = base + full_barriers + mbarrier_bytes * stage;
+          mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, halo_box_bytes);
           tma_load_tile_4d(halo_tile, &a_map, full, block * tile_k, q0 - 1, quad0 / quads - 1, n);
           tma_load_tile_4d(halo_tile + phase_bytes, &a_map, full, block * tile_k, q0, quad0 / quads - 1, n);
@@ -444,15 +455,15 @@ void convgen_winograd_fused_streamed(
         }
       }
     }
-    if (threadIdx.x == consumers * 128 + 32) {
+    if (threadIdx.x == consumers * warpgroup_threads + 32) {
       // ---- producer of weights: a filter row at a time, for each tile again
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         for (int i = 0; i < channel_blocks * R; ++i) {
           const int use = turn / rings * (channel_blocks * R) + i;
           const int stage = turn % rings * weight_stages + use % weight_stages;
-          const u32 full = base + weight_full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + weight_empty_barriers + 8 * stage, parity_of_use<weight_stages>(use) ^ 1);
+          const u32 full = base + weight_full_barriers + mbarrier_bytes * stage;
+          mbarrier_wait_parity(base + weight_empty_barriers + mbarrier_bytes * stage, parity_of_use<weight_stages>(use) ^ 1);
           mbarrier_arrive_expect_tx(full, weight_box_bytes);
           const u32 tap_weights = base + weights + stage * weight_box_bytes;
           tma_load_tile_3d_multicast(tap_weights + rank * (weight_box_bytes / cluster), &b_map, full, i / R * tile_k, k0, i % R * points + rank * (points / cluster), whole_cluster);
@@ -461,14 +472,14 @@ void convgen_winograd_fused_streamed(
       // a block stays until the others of its cluster have given back its stages for the last time
       for (int i = 0; i < weight_stages; ++i) {
         const int use = (turn + rings - 1) / rings * (channel_blocks * R) + i;
-        mbarrier_wait_parity(base + weight_empty_barriers + 8 * (use % weight_stages),
+        mbarrier_wait_parity(base + weight_empty_barriers + mbarrier_bytes * (use % weight_stages),
                              parity_of_use<weight_stages>(use) ^ 1);
       }
     }
   } else {
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / 32;
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
@@ -488,14 +499,14 @@ void convgen_winograd_fused_streamed(
       for (int block = 0; block < channel_blocks; ++block, ++use) {
         const int stage = ring * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes + lane_pixel;
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity_of_use<stages>(use));
+        mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
         int previous = 0;  // the stage of the weights of the filter row before
         u32 v[2][points][4];  // the MMAs read one while the next is made
 #pragma unroll
         for (int r = 0; r < R; ++r) {
           const int weight_stage = ring * weight_stages + weight_use % weight_stages;
           const u32 row_weights = base + weights + weight_stage * weight_box_bytes;
-          mbarrier_wait_parity(base + weight_full_barriers + 8 * weight_stage,
+          mbarrier_wait_parity(base + weight_full_barriers + mbarrier_bytes * weight_stage,
                                parity_of_use<weight_stages>(weight_use));
           // of pixels 0 and 1 of a quad, 2 and 3, 4 and 5, which are 0 and 1 of the next one
           const u32 pixel = halo_tile + r * width * row_bytes;
@@ -507,7 +518,7 @@ void convgen_winograd_fused_streamed(
           for (int product = 0; product < 4; ++product) {
             u32 d[3][4];
 #pragma unroll
-            for (int i = 0; i < 3; ++i) ldmatrix_x4(d[i], places[i] ^ product * 32);
+            for (int i = 0; i < 3; ++i) ldmatrix_x4(d[i], places[i] ^ product * (wgmma_k * 2));
 #pragma unroll
             for (int i = 0; i < 12; ++i) d[i / 4][i % 4] = mul_bf16x2(d[i / 4][i % 4], halves);
             const int buffer = (r * 4 + product) % 2;
@@ -529,19 +540,19 @@ void convgen_winograd_fused_streamed(
 #pragma unroll
             for (int i = 0; i < points; ++i) {
               wgmma_m64n64k16_f32_bf16_bf16_rs(m[i], v[buffer][i],
-                  wgmma_descriptor(row_weights + i * (tile_channels * row_bytes) + product * 32, 16, 8 * row_bytes, swizzle), (block | r | product) != 0);
+                  k_major_descriptor(row_weights + i * (tile_channels * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle), (block | r | product) != 0);
             }
             wgmma_commit_group();
             wgmma_wait_group<1>();  // the MMAs before are done with their points, and with their filter row
-            if (r > 0 && product == 0 && thread < cluster) mbarrier_arrive_cluster(base + weight_empty_barriers + 8 * previous, thread);
+            if (r > 0 && product == 0 && thread < cluster) mbarrier_arrive_cluster(base + weight_empty_barriers + mbarrier_bytes * previous, thread);
           }
           previous = weight_stage;
           ++weight_use;
         }
         wgmma_wait_group<0>();
-        if (thread < cluster) mbarrier_arrive_cluster(base + weight_empty_barriers + 8 * previous, thread);
+        if (thread < cluster) mbarrier_arrive_cluster(base + weight_empty_barriers + mbarrier_bytes * previous, thread);
         __syncwarp();
-        if (lane == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+        if (lane == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
       }
       float acc[2][channels / 2];  // the even and the odd output of a pair
 #pragma unroll
@@ -560,20 +571,20 @@ void convgen_winograd_fused_streamed(
       // a transform makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
 #pragma unroll
-      for (int i = 0; i < pixels / 64 * (channels / 2); ++i) {
+      for (int i = 0; i < pixels / wgmma_m * (channels / 2); ++i) {
         total[i % 4] += acc[i / (channels / 2)][i % (channels / 2)];
       }
       total[0] += total[1] + (total[2] + total[3]);
       if (__any_sync(0xffffffff, total[0] != total[0])) {
 #pragma unroll 1
-        for (int at = 0; at < pixels / 64 * (channels / 2); ++at) {
+        for (int at = 0; at < pixels / wgmma_m * (channels / 2); ++at) {
           float value = 0.0f;
 #pragma unroll
-          for (int i = 0; i < pixels / 64 * (channels / 2); ++i) {
+          for (int i = 0; i < pixels / wgmma_m * (channels / 2); ++i) {
             if (i == at) value = acc[i / (channels / 2)][i % (channels / 2)];
           }
           if (value == value) continue;
-          const int line = at / (channels / 2) * 64 + warp * 16 + accumulator_row(lane) + at / 2 % 2 * 8;
+          const int line = at / (channels / 2) * wgmma_m + warp * 16 + accumulator_row(lane) + at / 2 % 2 * 8;
           const int channel = at % (channels / 2) / 4 * 8 + accumulator_column(lane) + at % 2;
           const int quad = quad0 + line % 64 / 16 * 8 + line % 8;
           const int p = quad / quads;
@@ -581,7 +592,7 @@ void convgen_winograd_fused_streamed(
           const int k = k0 + channel;
           if (q < Q && p < P) value = window_sum(x, w, n, p, q, k);
 #pragma unroll
-          for (int i = 0; i < pixels / 64 * (channels / 2); ++i) {
+          for (int i = 0; i < pixels / wgmma_m * (channels / 2); ++i) {
             if (i == at) acc[i / (channels / 2)][i % (channels / 2)] = value;
           }
         }
@@ -590,7 +601,7 @@ void convgen_winograd_fused_streamed(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < pixels / 64; ++i) {
+      for (int i = 0; i < pixels / wgmma_m; ++i) {
 #pragma unroll
         for (int j = 0; j < channels / 2; ++j) {
           acc[i][j] = epilogue(acc[i][j], channel_b[j / 4][j % 2]);
@@ -604,13 +615,13 @@ void convgen_winograd_fused_streamed(
         for (int j = 0; j < channels / 16; ++j) {
           const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
           const u32 place = epi_tile + row * (channels * 2) + column * 16;
-          const float* v = &acc[first / 64][j * 8];
+          const float* v = &acc[first / wgmma_m][j * 8];
           stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
                       cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
         }
         sync_consumer(consumer);
 #pragma unroll
-        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += 128) {
+        for (int v = thread; v < epi_tile_pixels * (channels / 8); v += warpgroup_threads) {
           const int pixel = v / (channels / 8);
           const int column = v % (channels / 8);
           const int line = first + pixel;

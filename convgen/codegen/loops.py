@@ -36,9 +36,9 @@ _ARITHMETIC = {
 }  # fmt: skip
 
 
-def without_single_trips(text: str) -> str:
-    """A source without loops to which constants leave one trip."""
-    known: dict[str, int] = {}
+def without_single_trips(text: str, known: Mapping[str, int] | None = None) -> str:
+    """A source without loops to which constants leave one trip; some are `known` besides those that it defines."""
+    known = dict(known or {})
     regions = re.split(r"(?<=\n\}\n)|(?<=\n\};\n)", text)  # of a function, or a struct, and what is before it
     made = ["\n".join(_Region(region.split("\n"), known).unrolled()) for region in regions]
     inside = "".join(_without_unused(new, old, " +") for new, old in zip(made, regions, strict=True))

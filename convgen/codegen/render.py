@@ -66,7 +66,7 @@ def render(template: str, plan: Plan, **values: Any) -> str:
     env = environment()
     problem = getattr(plan.layout, "problem", plan.problem)
     body = env.get_template(template).render(plan=plan, problem=problem, **values)
-    body = without_single_trips(tidy(f"{body.strip()}\n\n{plan.behind}"))
+    body = without_single_trips(tidy(f"{body.strip()}\n\n{plan.behind}"), _hardware(env))
     # a helper may call PTX functions, a PTX function calls nothing: one round closes the set
     helpers = _helpers_used(env, body, plan.problem)
     instructions = [ptx.render_function(env, name) for name in ptx.functions_used(body + helpers)]
@@ -127,14 +127,21 @@ def _code_of(block: str) -> str:
     return "\n".join(line for line in block.splitlines() if not line.lstrip().startswith("//"))
 
 
+@cache
+def _hardware(env: jinja2.Environment) -> dict[str, int]:
+    """The numbers of templates/types.cuh.j2."""
+    lines = env.get_template("types.cuh.j2").render()
+    return {name: int(value) for name, value in re.findall(r"^constexpr int (\w+) = (\d+);", lines, re.MULTILINE)}
+
+
 def _types_used(env: jinja2.Environment, text: str, plan: Plan) -> str:
-    """Lines of templates/types.cuh.j2 (one type each) whose name the text mentions."""
+    """Lines of templates/types.cuh.j2 (one type, or one fact about the hardware, each) whose name the text mentions."""
     lines = env.get_template("types.cuh.j2").render().splitlines()
     words = set(re.findall(r"\b[A-Za-z_]\w*\b", text)) | {"u16", "u32", "u64"}
     return "\n".join(
         line
         for line in lines
-        if (m := re.match(r"(?:using|struct)(?: alignas\(\d+\))? (\w+)", line)) and m.group(1) in words
+        if (m := re.match(r"(?:using|struct|constexpr int)(?: alignas\(\d+\))? (\w+)", line)) and m.group(1) in words
     )
 
 

@@ -106,19 +106,21 @@ HARMLESS = (
     ),
     Excuse("moved: cluster_wait moved behind for", "the loop stores sums that no other block touches"),
     Excuse(
-        r"barrier: barrier 1 for \d", "all consumers meet there before any meets at its own", was=r"consumers \* 128"
+        r"barrier: barrier 1 for \d",
+        "all consumers meet there before any meets at its own",
+        was=r"consumers \* warpgroup_threads",
     ),
     Excuse(
         "barrier: barrier 3 for 2",
         "all consumers meet there before any meets at its own",
-        was="bar_sync<2, 128>",
-        source=r"bar_sync<3, consumers \* 128>",
+        was="bar_sync<2, warpgroup_threads>",
+        source=r"bar_sync<3, consumers \* warpgroup_threads>",
     ),
     Excuse(
         "barrier: barrier 4 for 3",
         "all consumers meet there before any meets at its own",
-        was="bar_sync<3, 128>",
-        source=r"bar_sync<4, consumers \* 128>",
+        was="bar_sync<3, warpgroup_threads>",
+        source=r"bar_sync<4, consumers \* warpgroup_threads>",
     ),
     Excuse("stage: next stage", "there is one stage", now=r"\+ 1\) % stages", source=r"constexpr int stages = 1;"),
     Excuse("stage: next stage", "there is one ring", now=r"\+ 1\) % rings", source=r"constexpr int rings = 1;"),

@@ -118,9 +118,9 @@ def test_the_last_channel_of_an_odd_number_has_no_neighbor() -> None:
     found = fragments.of_pairs(with_epilogue(ODD, "operand b: f32[k]  operand e: f32[n, k]  y = acc * b + e"))
     assert found
     assert "load_pair" not in "\n".join((*found.loads, found.channels[0].load))
-    assert "gemm_n + 1 < 63 ?" in "\n".join(found.loads)
-    assert "min({n} + 1, 62)" in found.channels[0].load
-    assert (fragments.last_pair(LAYER), fragments.last_pair(ODD)) == (62, 62)
+    assert "gemm_n + 1 < GEMM_N ?" in "\n".join(found.loads)
+    assert "min({n} + 1, {last})" in found.channels[0].load
+    assert [fragments.last_pair(problem, "K") for problem in (LAYER, ODD)] == ["K - 2", "K - 1"]
 
 
 # ---- epilogues ---------------------------------------------------------------------------------------

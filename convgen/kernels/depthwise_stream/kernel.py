@@ -29,7 +29,7 @@ from convgen.kernels.depthwise_stream.space import space
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
-from convgen.kernels.parts.constants import Constants
+from convgen.kernels.parts.constants import Constants, extent_name
 from convgen.kernels.parts.cost import lines, on
 from convgen.kernels.parts.counts import Count, count
 from convgen.kernels.parts.depthwise import depthwise_obstacles, ends, formulas, run_result
@@ -197,7 +197,9 @@ def _counts(layout: Layout) -> dict[str, Count]:
 
 
 def _window_sum(layout: Layout, file: Constants) -> WindowSum:
-    return window_sum(layout.read, mirrored=layout.assigned.mirrored, sizes=sizes(layout.problem), file=file)
+    read = layout.read
+    of_file = {**file.mentioned, **{extent_name(f): read.extent(f) for f in read.spatial.filter}}
+    return window_sum(read, mirrored=layout.assigned.mirrored, sizes=sizes(layout.problem), file=of_file)
 
 
 def held(layout: Layout) -> int:

@@ -50,11 +50,6 @@ class Layout(Depthwise[Config]):
         return ALIGNMENT
 
     @property
-    def below_alignment(self) -> int:
-        """The bits of an address that are zero where it is aligned."""
-        return self.alignment - 1
-
-    @property
     def filter_bytes(self) -> int:
         """In shared memory, a multiple of 16: barriers lie behind them."""
         return 0

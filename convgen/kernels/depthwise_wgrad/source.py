@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sympy import Expr, Integer
 
-from convgen.codegen.c_expr import c_expr
+from convgen.codegen.c_expr import Names, c_expr
 from convgen.codegen.render import render
 from convgen.ir.integer import floordiv, symbol
 from convgen.ir.plan import Param, Plan
@@ -80,8 +80,11 @@ def block_place(layout: Layout) -> tuple[BlockPlace, Place]:
     names, counts = zip(*layout.places, strict=True)
     at = coordinates(scope, scope.declare("strip", layout.strips), names, counts)
     n = scope.let("first_n", at["n"] * layout.lanes_n)
-    p = scope.let("first_p", at["row_class"] + at["band"] * (config.band * rows.apart))
-    q = scope.let("first_q", at["tile"] * (config.tile_q * layout.lanes_q))
+    p = scope.let(
+        "first_p", at["row_class"] + at["band"] * (config.band * rows.apart), names=_named(band_rows=config.band)
+    )
+    lanes = {"tile_q * lanes_q": config.tile_q * layout.lanes_q}
+    q = scope.let("first_q", at["tile"] * (config.tile_q * layout.lanes_q), names=_named(**lanes))
     h = scope.let("first_h", _input(rows, p, Integer(0)))
     w = scope.let("first_w", _input(columns, q, Integer(0)))
     k = scope.declare("first_k", layout.problem.k)
@@ -90,7 +93,7 @@ def block_place(layout: Layout) -> tuple[BlockPlace, Place]:
     if layout.lanes_q > 1:
         own_q = scope.let("own_q", q + scope.declare("lane_q", layout.lanes_q) * config.tile_q)
     lines = scope.take()
-    outputs, clipped = _count("P", p, rows, config.band), _count("Q", own_q, columns, config.tile_q)
+    outputs, clipped = _counts(layout, p, own_q)
     steps, j = _steps(layout), symbol("j")
 
     def corner(*at: Expr, column: Expr) -> str:
@@ -120,8 +123,9 @@ def place(layout: Layout, index: str, constants: Constants) -> tuple[Place, Plac
     scope = Scope("int")
     names, counts = zip(*layout.places, strict=True)
     at = coordinates(scope, scope.declare("strip", layout.strips), names, counts)
-    first_p = scope.let("first_p", at["row_class"] + at["band"] * (config.band * rows.apart))
-    first_q = scope.let("first_q", at["column_class"] + at["tile"] * (config.tile_q * columns.apart))
+    names_p, names_q = _named(band_rows=config.band), _named(tile_q=config.tile_q)
+    first_p = scope.let("first_p", at["row_class"] + at["band"] * (config.band * rows.apart), names=names_p)
+    first_q = scope.let("first_q", at["column_class"] + at["tile"] * (config.tile_q * columns.apart), names=names_q)
     first_r = scope.declare("first_r", layout.row_parts * config.tile_r) if layout.row_parts > 1 else Integer(0)
     plane = scope.declare("t", depth.axis.filter)
     in_d = scope.let("in_d", _input(depth, at["depth"], plane))
@@ -137,7 +141,7 @@ def place(layout: Layout, index: str, constants: Constants) -> tuple[Place, Plac
     y = offset("y", [("n", at["n"]), (depth.output, at["depth"]), (rows.output, first_p), (columns.output, first_q),
                      ("k", "thread_k")])  # fmt: skip
     inside = f" && u32({in_d}) < {depth.axis.input}" if depth.input else ""
-    outputs, clipped = _count("P", first_p, rows, config.band), _count("Q", first_q, columns, config.tile_q)
+    outputs, clipped = _counts(layout, first_p, first_q)
     ahead, steps = _steps(layout, "ahead_outputs"), _steps(layout)
     later = " ".join([x, y, str(first_h), str(first_w), inside, outputs, clipped])
     return (
@@ -152,14 +156,27 @@ def _input(walk: Walk, output: Expr, tap: Expr) -> Expr:
     return output * axis.stride + tap * axis.dilation - axis.pad
 
 
-def _count(extent: str, first: Expr, walk: Walk, tile: int) -> str:
+def _named(**numbers: int) -> Names:
+    return Names({number: name for name, number in numbers.items() if number > 1})
+
+
+def _counts(layout: Layout, first_p: Expr, first_q: Expr) -> tuple[str, str]:
+    """C text: rows of a strip, and columns of a thread's tile."""
+    config, (_, rows, columns) = layout.config, layout.walks
+    return (
+        _count("P", first_p, rows, config.band, "band_rows"),
+        _count("Q", first_q, columns, config.tile_q, "tile_q"),
+    )
+
+
+def _count(extent: str, first: Expr, walk: Walk, tile: int, name: str) -> str:
     """C text: outputs of a class from the first of a tile on, as many as the axis has."""
     if not walk.ragged(tile):
-        return str(tile)
+        return name
     rest = f"{extent} - {first}" if first != 0 else extent
     if walk.apart > 1:
         rest = f"({rest} + {walk.apart - 1}) / {walk.apart}"
-    return f"min({tile}, {rest})"
+    return f"min({name}, {rest})"
 
 
 def source(plan: Plan, layout: Layout) -> str:

@@ -40,6 +40,8 @@ class Walk:
     inside: tuple[str, ...]
     x: str
     y: str
+    c: str  # extents of x's and y's channels
+    k: str
     constants: tuple[Definition, ...]  # definitions of what all of these mention
 
 
@@ -55,6 +57,7 @@ def walk(layout: Layout) -> Walk:
 
     constants = Constants()
     of_pixel = constants.of_index(("n", *sp.output), problem.extent)
+    of_tap = constants.of_index(sp.filter, problem.extent)
 
     def text(e: Expr, names: Names = NO_NAMES) -> str:
         return c_expr(integer.simplify(e, ranges), ranges, index, names)
@@ -69,7 +72,7 @@ def walk(layout: Layout) -> Walk:
         start = loop[i].subs({symbol(o): Integer(0)})
         first = integer.simplify(start.subs({symbol(f): at[f]}), ranges)
         bounds = integer.bounds(first, ranges)
-        taps.append(f"const int first_{i} = {text(first)};")
+        taps.append(f"const int first_{i} = {text(first, of_tap)};")
         stride = problem.stride[sp.input.index(i)]
         ranges[symbol(f"first_{i}")] = bounds
         name = coordinate_name(i)
@@ -92,8 +95,9 @@ def walk(layout: Layout) -> Walk:
                         " ".join([*inside, x]))  # fmt: skip
     of_pixels = tuple(line for line in lines if line in coordinates)
     of_taps = tuple(line for line in lines if line not in coordinates)
-    mentioned = constants.within("\n".join([*lines, *inside, x, y]))
-    return Walk(index, of_taps, of_pixels, tuple(inside), x, y, mentioned)
+    c_extent, k_extent = (constants.extent(d, problem.extent(d)) for d in ("c", "k"))
+    mentioned = constants.within("\n".join([*lines, *inside, x, y, c_extent, k_extent]))
+    return Walk(index, of_taps, of_pixels, tuple(inside), x, y, c_extent, k_extent, mentioned)
 
 
 def source(plan: Plan, layout: Layout) -> str:

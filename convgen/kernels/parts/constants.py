@@ -21,6 +21,10 @@ EXTENTS = (
 
 #: What they are, where the name does not say it.
 COMMENTS = {
+    "chunks_at_once": "  // of a row, by so many threads",
+    "row_chunks": "  // of 16 bytes",
+    "rows_at_once": "  // by all threads",
+    "column_blocks": "  // that share all elements",
     "group_pack": "  // groups that are multiplied as one",
     "padded_channels": "  // filled up with zeros",
     "p_tiles": "  // down an image",

@@ -38,7 +38,7 @@ PAIR_LOADS = {"f32": "load_pair_f32", "f16": "load_pair_f16", "bf16": "load_pair
 @dataclass(frozen=True)
 class ChannelOperand:
     """An operand with a value for each output channel: the array that keeps a thread's values, and C text
-    of the load of a pair from channel {n} on into {pair}."""
+    of the load of a pair from channel {n} on into {pair}, where {last} is the last one."""
 
     name: str
     array: str
@@ -86,7 +86,7 @@ def of_pairs(problem: ConvProblem, arriving: Collection[str] = (), leaving: Coll
         second = integer.simplify(maps.accesses[t.name].offset + t.stride("k"), maps.ranges)
         pair = [convert.format(f"operand_{t.name}[{text}]") for text in (offset, _text(second, problem, maps))]
         if problem.k % 2:  # the last channel has no neighbor
-            pair[1] = f"gemm_n + 1 < {problem.k} ? {pair[1]} : 0.0f"
+            pair[1] = f"gemm_n + 1 < GEMM_N ? {pair[1]} : 0.0f"
         start = f"const float {name}[2] = {{"
         loads += [f"{start}{pair[0]},", f"{' ' * len(start)}{pair[1]}}};"]
     stored = [t for t in problem.elementwise if t.name not in leaving]
@@ -138,7 +138,7 @@ def _store_pair(t: Tensor, problem: ConvProblem, maps: IndexMap) -> list[str]:
         word = "Vec2" if t.dtype == "f32" else "u32"
         return [f"*reinterpret_cast<{word}*>(result_{t.name} + ({offset})) = {made};"]
     second = integer.simplify(maps.accesses[t.name].offset + t.stride("k"), maps.ranges)
-    has_second = f"if (gemm_n + 1 < {problem.k}) " if problem.k % 2 else ""  # the last channel has no neighbor
+    has_second = "if (gemm_n + 1 < GEMM_N) " if problem.k % 2 else ""  # the last channel has no neighbor
     convert = CONVERSIONS[t.dtype].from_float
     return [
         f"result_{t.name}[{offset}] = {convert.format(pair[0])};",
@@ -173,7 +173,7 @@ def _channel_operand(t: Tensor, problem: ConvProblem) -> ChannelOperand:
     else:
         convert = CONVERSIONS[t.dtype].to_float
         first = convert.format(f"operand_{t.name}[{{n}}]")
-        second = convert.format(f"operand_{t.name}[min({{n}} + 1, {problem.k - 1})]")
+        second = convert.format(f"operand_{t.name}[min({{n}} + 1, {{last}})]")
         load = f"{{pair}}[0] = {first}, {{pair}}[1] = {second};"
     return ChannelOperand(t.name, f"channel_{t.name}", f"value_{t.name}", CONVERSIONS[t.dtype].to_float, load)
 
@@ -193,9 +193,9 @@ def _loaded_at_coordinates(problem: ConvProblem, arriving: Collection[str]) -> t
     return tuple(t for t in used_operands(problem) if not of_channels(problem, t) and t.name not in arriving)
 
 
-def last_pair(problem: ConvProblem) -> int:
-    """The last channel at which a pair of channels may be loaded."""
-    return problem.k - 2 if problem.k % 2 == 0 else problem.k - 1
+def last_pair(problem: ConvProblem, channels: str) -> str:
+    """C text: the last of `channels` at which a pair of them may be loaded."""
+    return f"{channels} - {1 + (problem.k % 2 == 0)}"
 
 
 # ---- the output over gemm_m and gemm_n ------------------------------------------------------------

@@ -130,6 +130,8 @@ def k_rows_reader(
     loads, digits = loading(walk, tile), named_digits(problem, walk, constants)
     strides = constants.strides(walk.tensor, problem.groups)
     share, vector, inner = loads.share, loads.piece, digits[-1]
+    for name, value in share.named.items():
+        constants.number(name, value)
     tensor, index = problem.w, lowering.index_type(problem, ())
     steps, constant = [step for e, step in walk.of_row.items() if e != 1], walk.of_row.get(Integer(1), 0)
     unsigned = index == "int" and min(steps, default=0) >= 0
@@ -139,6 +141,7 @@ def k_rows_reader(
     scope = lowering.Scope("int", constants=constants)
     first = scope.declare("first_row", covered if split else tile.k)
     k_index, c_type = k_index_type(walk, tile, index), bits_type(tensor.element)
+    own_step = lowering.factor(inner.step, strides) if even else ""
     what = f"{tile.k} of gemm_k by {tile.rows} output channels"
     made = KRowsReader(
         name="w",
@@ -152,8 +155,8 @@ def k_rows_reader(
         vectors=CHUNK_BYTES // tile.element_bytes // vector,
         share=share,
         even=even,
-        own_step=lowering.factor(inner.step, strides) if even else "",
-        rows_step=lowering.factor(inner.step * share.chunk_stride, strides) if even else "",
+        own_step=own_step,
+        rows_step=" * ".join(filter(None, ("rows_at_once", own_step * (own_step != "1")))),
         coordinates=row.coordinates,
         row_index=row.index,
         row_offset=row.offset,
@@ -163,9 +166,9 @@ def k_rows_reader(
         k_offset=digit_offset(digits, k_index, constant if unsigned else 0, strides),
         k_inside=inside_k(replace(walk, digits=digits), past_end),
         next_row=advance(digits, number(digits, share.chunk_stride)) if share.rows > 1 and not even else (),
-        next_step=advance(digits, number(digits, tile.k)),
+        next_step=advance(digits, number(digits, tile.k), {tile.k: "tile_k"}),
         grouped=problem.groups > 1,
         split=split,
         constants=(),
     )
-    return replace(made, constants=constants.within(str(replace(made, digits=()))))
+    return replace(made, constants=constants.within(str(replace(made, digits=(), share=replace(share, named={})))))

@@ -178,6 +178,18 @@ class Arriving:
         return self.size * self.vector
 
     @property
+    def at(self) -> str:
+        """C text of where its tile begins in a slot: a constant, behind other tiles."""
+        return f"operand_{self.name}_at" if self.start else ""
+
+    @property
+    def places(self) -> list[tuple[int, str]]:
+        """The first column of each box, and C text of where it begins in a slot."""
+        return [
+            (first, " + ".join(filter(None, (self.at, str(byte - self.start or ""))))) for first, byte in self.boxes
+        ]
+
+    @property
     def rows_at_once(self) -> int:
         """Rows of an epilogue tile that a consumer's threads copy at once."""
         return 128 // self.row_vectors

@@ -28,6 +28,8 @@ from convgen.kernels.parts.walk import Bound, Digit, Walk, number
 
 #: cp.async copies 4, 8 or 16 bytes.
 LEAST_ASYNC_BYTES = 4
+#: Of numbers that have no names.
+NO_STEPS: Mapping[int, str] = {}
 #: ldmatrix transposes matrices of elements of so many bytes.
 TRANSPOSED_BYTES = 2
 
@@ -75,8 +77,14 @@ class RowBound:
     extent: str  # C text
     digit: str
     count: int
+    taps: str  # C text of the count
     by: int
-    bit: int
+    bit: str  # C text; empty for 0
+
+    @property
+    def shift(self) -> str:
+        """C text of a tap's bit."""
+        return f"(tap + {self.bit})" if self.bit else "tap"
 
 
 @dataclass(frozen=True)
@@ -145,15 +153,15 @@ class Reader:
         return self.asynchronous and self.pieces == self.share.chunks == 1
 
 
-def advance(digits: Sequence[Digit], number: Sequence[int]) -> tuple[str, ...]:
+def advance(digits: Sequence[Digit], number: Sequence[int], names: Mapping[int, str] = NO_STEPS) -> tuple[str, ...]:
     """Lines that add a constant number to digits, with carries: no digit of it reaches its extent, so one
-    subtraction a digit is enough, unless the extent is a phase's."""
+    subtraction a digit is enough, unless the extent is a phase's.  Numbers may have names."""
     lines: list[str] = []
     carry = often = False
     for i in range(len(digits) - 1, -1, -1):
         digit, add = digits[i], number[i]
         if add:
-            lines.append(f"{digit.name} += {add};")
+            lines.append(f"{digit.name} += {names.get(add, add)};")
         carry = i > 0 and (carry or add > 0)
         often = often or (add > 0 and digit.end != "")
         if carry:
@@ -168,16 +176,18 @@ def _carried(digit: Digit, outer: Digit, often: bool) -> str:
 
 
 def named_digits(problem: ConvProblem, walk: Walk, constants: Constants) -> tuple[Digit, ...]:
-    """The walk's digits; those that are a dim of the filter, or all channels of a group, have its extent's name."""
+    """The walk's digits; those that are dims of the filter, or all channels of a group, have their extents' names."""
     channel = "c_in_group" if problem.groups > 1 else "c"
     dims = {"c": channel} | {f: f for f in problem.spatial.filter}
     extents = {d: problem.c_per_group if d == "c" else problem.extent(d) for d in dims}
-    return tuple(
-        replace(d, constant=constants.extent(dims[d.name], d.extent))
-        if not d.end and d.extent == extents.get(d.name)
-        else d
-        for d in walk.digits
-    )
+
+    def named(digit: Digit) -> Digit:
+        own = [d for d in digit.name if extents.get(d, 1) > 1]
+        if digit.end or math.prod(extents[d] for d in own) != digit.extent:
+            return digit
+        return replace(digit, constant=" * ".join(constants.extent(dims[d], extents[d]) for d in own))
+
+    return tuple(map(named, walk.digits))
 
 
 def first_digits(digits: Sequence[Digit], first: Expr, scope: lowering.Scope) -> tuple[str, ...]:
@@ -186,7 +196,7 @@ def first_digits(digits: Sequence[Digit], first: Expr, scope: lowering.Scope) ->
     inside = max((i for i, d in enumerate(digits) if d.end), default=0)
     extents = {d.name: Integer(d.extent) for d in digits}
     found = {d.name: "0" for d in digits[:inside]}
-    called = {d.name: d.constant for d in digits}
+    called = {d.name: f"({d.constant})" if " " in d.constant else d.constant for d in digits}
     inner = [d.name for d in digits[inside:]]
     names = scope.constants.of_index(inner, lambda name: int(extents[name]), called.__getitem__)
     places = decompose(first, inner, extents.__getitem__)
@@ -224,9 +234,9 @@ def _row_bounds(walk: Walk, rows: Mapping[str, str], scope: lowering.Scope) -> t
             ((digit, by),) = [(d, m.by) for d in walk.digits for m in d.moves if m.dim == b.dim] or [
                 (Digit("", 1, 0), 0)
             ]
-            bit = found[-1].bit + found[-1].count if found else 0
-            name = lowering.coordinate_name(b.dim)
-            found.append(RowBound(name, rows[b.dim], _extent(b, scope), digit.name, digit.extent, by, bit))
+            bit = " + ".join(before.taps for before in found)
+            name, taps = lowering.coordinate_name(b.dim), digit.constant or str(digit.extent)
+            found.append(RowBound(name, rows[b.dim], _extent(b, scope), digit.name, digit.extent, taps, by, bit))
     return tuple(found)
 
 
@@ -238,16 +248,15 @@ def _extent(bound: Bound, scope: lowering.Scope) -> str:
 
 def _wanted(bounds: Sequence[RowBound], outermost: Digit) -> str:
     """The bits of this step's taps, where one word of them takes the place of several coordinates."""
-    if len(bounds) < 2 or bounds[-1].bit + bounds[-1].count > TAP_BITS:
+    if len(bounds) < 2 or sum(b.count for b in bounds) > TAP_BITS:
         return ""
     terms = []
     for b in bounds:
-        if not b.digit:
-            terms.append(f"{1 << b.bit}u")
-            continue
         # past the end of gemm_k the outermost digit goes on
-        digit = f"min({b.digit}, {b.count - 1})" if b.digit == outermost.name else b.digit
-        terms.append(f"1u << ({digit} + {b.bit})" if b.bit else f"1u << {digit}")
+        last = b.count - 1 if b.taps.isdecimal() else f"{b.taps} - 1"
+        digit = f"min({b.digit}, {last})" if b.digit == outermost.name else b.digit
+        bit = " + ".join(filter(None, (digit, b.bit)))
+        terms.append(f"1u << {f'({bit})' if ' + ' in bit else bit}" if bit else "1u")
     return " | ".join(terms)
 
 
@@ -313,10 +322,12 @@ def reader(
     steps, constant = [step for e, step in walk.of_row.items() if e != 1], walk.of_row.get(Integer(1), 0)
     unsigned = loads.asynchronous and index == "int" and min(steps, default=0) >= 0
     constants = Constants()
-    row = row_text(problem, walk, role, index, constant if unsigned else 0, constants)
+    digits, strides = named_digits(problem, walk, constants), constants.strides(walk.tensor, problem.groups)
+    row = row_text(problem, replace(walk, digits=digits), role, index, constant if unsigned else 0, constants)
     chunk_scope = lowering.Scope("int", constants=constants)
     first = chunk_scope.declare("first_chunk", covered * split_k if split_k > 1 else tile.k)
-    digits, strides = named_digits(problem, walk, constants), constants.strides(walk.tensor, problem.groups)
+    for name, value in mine.named.items():
+        constants.number(name, value)
     wanted = _wanted(row.bounds, digits[0]) if loads.asynchronous else ""
     row_inside = [
         f"u32({' + '.join([f'{b.name}[i]', *_moved(digits, dim)])}) < {b.extent}"
@@ -349,7 +360,7 @@ def reader(
         permuted=permuted,
         coordinates=row.coordinates,
         row_offset=row.offset,
-        bounds=row.bounds,
+        bounds=row.bounds if wanted else tuple(replace(b, taps="", bit="") for b in row.bounds),
         digits=digits,
         digits_at_start=first_digits(digits, first, chunk_scope),
         k_index=k_index,
@@ -359,9 +370,10 @@ def reader(
         wanted=wanted,
         next_piece=advance(digits, number(digits, piece)) if pieces > 1 else (),
         next_chunk=advance(digits, number(digits, chunk_jump)) if mine.chunks > 1 else (),
-        next_step=advance(digits, number(digits, tile.k)),
+        next_step=advance(digits, number(digits, tile.k), {tile.k: "tile_k"}),
         grouped=problem.groups > 1,
         split=split_k > 1,
         constants=(),
     )
-    return replace(made, constants=constants.within(str(replace(made, digits=()))))
+    text = f"{replace(made, digits=(), share=replace(mine, named={}))} {mine.chunk_of_j}"
+    return replace(made, constants=constants.within(text))

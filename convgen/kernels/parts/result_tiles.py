@@ -28,10 +28,11 @@ def result_tiles(problem: ConvProblem, row: int, vector: int, rows: int, columns
 @dataclass(frozen=True)
 class Leaving:
     """Finished text of a further result that leaves as y does: the byte at which its epilogue tile starts, from where
-    y's does; words of two elements each; the statement by which threads copy a vector of it."""
+    y's does, and the name of that; words of two elements each; the statement by which threads copy a vector of it."""
 
     name: str
     start: int
+    at: str
     words: tuple[str, ...]
     copy: str
 
@@ -42,8 +43,9 @@ def text(epi_tiles: Sequence[EpilogueTile], vector: int, offsets: Callable[[Tens
         Leaving(
             c.name,
             c.start,
+            f"result_{c.name}_at",
             tuple(f"{PACK[c.tensor.dtype]}(further_{c.name}[{i}], further_{c.name}[{i + 1}])" for i in range(0, 8, 2)),
-            copied(vector, f"result_{c.name}", offsets(c.tensor), f"place + {c.start}"),
+            copied(vector, f"result_{c.name}", offsets(c.tensor), f"place + result_{c.name}_at"),
         )
         for c in epi_tiles
     ]

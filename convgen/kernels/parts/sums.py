@@ -219,6 +219,9 @@ def _kernel(level: _Level) -> Kernel:
         for name, source, target in zip(names, level.sources, level.targets, strict=True)
     )
     blocks = -(-columns // level.width)
+    fixed = not isinstance(blocks, Size)
+    across = "" if fixed and blocks == 1 else constants.number("column_blocks", blocks) if fixed else factor(blocks)
+    of_sum = ["part_count"] * (level.parts > 1) + [across] * bool(across)
     return Kernel(
         "parts/sum.cu.j2",
         f"convgen_{problem.name}_sum_{t.name}_{level.number}",
@@ -231,15 +234,14 @@ def _kernel(level: _Level) -> Kernel:
         {
             "level": level,
             "columns": elements if columns % level.width else "",
-            "blocks": factor(blocks) if blocks > 1 else "",
-            "blocks_of_sum": factor(level.parts * blocks),
+            "blocks": across,
+            "blocks_of_sum": f"({' * '.join(of_sum)})" if len(of_sum) > 1 else "".join(of_sum),
             "names": names,
             "value": load(dtype, f"values[{read}]", problem.number),
             "target": f"sums[{target}]",
             "types": (DTYPES[dtype].c_type, DTYPES[problem.number].c_type),
             "zero": ACCUMULATORS[problem.number].zero,
             "bytes": DTYPES[problem.number].bytes,
-            "lane_bytes": DTYPES[problem.number].bytes * level.width,
             "shared": _SHARED[problem.number],
         },
         block=level.width * level.lanes,

@@ -10,7 +10,7 @@ window and group.  Where there are none, the look is the only cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sympy import Expr, Integer
@@ -32,7 +32,6 @@ from convgen.kernels.parts.lowering import (
     window,
 )
 
-FILTER_DIMS = ("t", "r", "s")
 #: What a sum reads of x, as far as zeros are concerned: groups, or pairs of a group and an input row.
 Part = Collection[Hashable]
 
@@ -52,7 +51,7 @@ class WindowSum:
 
 def window_sum(
     problem: ConvProblem, name: str = "", dims: Sequence[str] = (), *, whole: bool = False, mirrored: bool = False,
-    strided: ConvProblem | None = None, sizes: Iterable[str] = (), file: Constants | None = None,
+    strided: ConvProblem | None = None, sizes: Iterable[str] = (), file: Mapping[str, int] | None = None,
 ) -> WindowSum:  # fmt: skip
     """The sum of an element of y of a forward convolution, from x and w as they lie in memory.
 
@@ -60,10 +59,10 @@ def window_sum(
     stands for these of them; where it is the `whole` place in y, the others are of dims of one element.  With a
     `mirrored` filter, the window's first tap is w's last.  A `strided` dgrad, where the forward convolution is its
     assignment, says which pixels of x the taps bring.  `sizes` that a call decides are the last parameters.
-    Constants of the `file` are there already.
+    Constants of the `file` are there already, and mean what they mean there.
     """
     sp = problem.spatial
-    constants = Constants(file=file.mentioned if file else {})
+    constants = Constants(file=file or {})
     scope = Scope(index_type(problem, ()), limited=bool(problem.dynamic), constants=constants)
     named = [d for d in ("n", *sp.output, "k") if d not in dims and not whole]
     at = all_zero(problem) | {d: scope.declare(d, problem.extent(d)) for d in named}
@@ -111,12 +110,12 @@ def window_sum(
     )
 
 
-def filter_sum(problem: ConvProblem) -> WindowSum:
+def filter_sum(problem: ConvProblem, file: Mapping[str, int] | None = None) -> WindowSum:
     """The sum of an element of w of a wgrad, from x and y as they lie in memory: its own pixels, and no others.
 
-    Its parameters are x, y and the element's `offset` in w."""
+    Its parameters are x, y and the element's `offset` in w.  Constants of the `file` are there already."""
     sp = problem.spatial
-    constants = Constants()
+    constants = Constants(file=file or {})
     scope = Scope(index_type(problem, ()), constants=constants)
     extents = {d: problem.c_per_group if d == "c" else problem.extent(d) for d in problem.w.dims}
     at = all_zero(problem)
@@ -156,9 +155,7 @@ def _loop(nest: Nest, scope: Scope, dim: str, extent: int, grouped: bool = False
     """A loop, unless over one value.  It ends where the sum has become a NaN, which it stays."""
     counter = scope.declare(dim, extent)
     if extent > 1:
-        # a kernel that folds rows calls those of its own filters R
-        named = "" if dim in FILTER_DIMS else "c_in_group" if grouped and dim == "c" else dim
-        limit = scope.extent(named, extent) if named else str(extent)
+        limit = scope.extent("c_in_group" if grouped and dim == "c" else dim, extent)
         opening = f"for ({scope.index} {dim} = 0; {dim} < {limit} && sum == sum; ++{dim})"
         nest.levels.append(Level(opening, before=["#pragma unroll 1"]))
     return counter

@@ -340,7 +340,9 @@ class SmallGroups(base.Kernel[Config, Layout]):
             result=result,
             next_copy=advance(digits, number(digits, layout.threads)),
             window_sum=(
-                window_sum(problem, "gemm_m", output.pixel_dims(problem), file=of_file) if _zeros(layout) else None
+                window_sum(problem, "gemm_m", output.pixel_dims(problem), file=of_file.mentioned)
+                if _zeros(layout)
+                else None
             ),
             look=look(layout.owners, fragment_place(layout.warp_n // 4)),
             lane_column=lane_columns.lane_column_text(layout.run, "column"),

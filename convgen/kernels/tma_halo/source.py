@@ -47,7 +47,6 @@ def source(plan: Plan, layout: Layout) -> str:
         sizes=list(sizes(problem)),
         counts=counts(layout),
         K=problem.k,
-        last_k=problem.k - 1,
         weight_readers=config.shares * plan.launch().cluster,
         y=problem.y,
         b_columns=layout.b_columns,
@@ -84,7 +83,7 @@ def source(plan: Plan, layout: Layout) -> str:
         ),
         plane_offset=f"(({'(n * K + k) * O + o' if deep else 'n * K + k'}) * P + p) * Q + q",
         coordinates=("n", *problem.spatial.output, "k", *sizes(problem)),
-        last_pair=fragments.last_pair(problem),
+        last_pair=fragments.last_pair(problem, "K"),
         k_tail=layout.uneven or problem.k % config.own_channels != 0,
         end_k="end_k" if layout.uneven else "K",
         filters=filters(layout) if config.fills else None,
@@ -139,7 +138,9 @@ def _window_sum(layout: Layout) -> WindowSum:
     """The sum of a result's element, from the factors as they were given."""
     assigned = layout.assigned
     mirrored, strided = assigned.mirrored, layout.strided
-    return window_sum(assigned.problem, sizes=sizes(layout.read), mirrored=mirrored, strided=strided)
+    # where rows are folded, R and S are of the filters that the kernel makes
+    file = dict(zip("TRS", (len(w.offsets) for w in layout.windows), strict=True))
+    return window_sum(assigned.problem, sizes=sizes(layout.read), mirrored=mirrored, strided=strided, file=file)
 
 
 def _look(layout: Layout) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -78,7 +79,6 @@ def source(plan: Plan, layout: Layout) -> str:
         # of a tile's pixel in y: its number in the phase, or in y
         pixel="pixel_of(%s, phase)" if phases else "%s",
         gemm_n=problem.k,
-        last_n=problem.k - 1,
         group=g.group,
         c_blocks=layout.channel_blocks,
         products=products(config.tile_k),
@@ -91,7 +91,7 @@ def source(plan: Plan, layout: Layout) -> str:
         rows_per_consumer=config.own_rows,
         columns_n=config.columns,
         shares=config.shared,
-        window_sum=_window_sum(layout, None if g.pointwise else constants) if g.fills else None,
+        window_sum=_window_sum(layout, {} if g.pointwise else constants.mentioned) if g.fills else None,
         look=_look(layout) if g.fills else "",
         place=_place(layout, pixels=finds_pixels, columns=not config.resident),
         n_tiles=layout.n_tiles,
@@ -119,7 +119,7 @@ def source(plan: Plan, layout: Layout) -> str:
         wide_partial=layout.partial_rows * problem.k > lowering.INT_LIMIT,
         image_count=problem.n,
         phase_rows=layout.phase_rows,
-        stores=[("c_map", "epi_tile_base"), *((f"result_{t.name}_map", f"epi_tile_base + {t.start}") for t in leaving)],
+        stores=[("c_map", "epi_tile_base"), *((f"result_{t.name}_map", f"epi_tile_base + {t.at}") for t in leaving)],
         at_coordinates=epilogue_of(problem),
         arriving=operand_tiles.text(
             layout.arriving,
@@ -130,7 +130,7 @@ def source(plan: Plan, layout: Layout) -> str:
         ),
         load_early=_loads_early(layout),
         **_images(layout),
-        last_pair=fragments.last_pair(problem),
+        last_pair=fragments.last_pair(problem, "GEMM_N"),
         pack=lowering.PACK.get(problem.y.dtype),
         store=store,
         swizzle=operand_tiles.swizzle(layout.epi_tile_n),
@@ -297,13 +297,14 @@ def _loads_early(layout: Layout, more: int = 0) -> bool:
     return held + sums + operands * values + layout.prologue_registers + more + 48 <= layout.registers
 
 
-def _window_sum(layout: Layout, file: Constants | None) -> WindowSum:
+def _window_sum(layout: Layout, file: Mapping[str, int]) -> WindowSum:
     """The sum of a result's element, from the factors as they were given."""
     assigned = assignment(layout.problem)
     problem = assigned.problem
     strided = layout.problem if assigned.phases else None
     pixel = ("n", *problem.spatial.output)
-    return window_sum(problem, "gemm_m", pixel, mirrored=assigned.mirrored, strided=strided, file=file)
+    taps = {} if strided else {t.extent: t.count for t in _taps(layout)}
+    return window_sum(problem, "gemm_m", pixel, mirrored=assigned.mirrored, strided=strided, file={**file, **taps})
 
 
 def _look(layout: Layout) -> str:

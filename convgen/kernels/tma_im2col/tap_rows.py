@@ -34,13 +34,9 @@ class TapRows:
     step: int
 
     @property
-    def last_position(self) -> int:
-        return self.positions - 1
-
-    @property
-    def last_row(self) -> int:
-        """Of taps."""
-        return self.taps - 1
+    def padding(self) -> int:
+        """Rows before x."""
+        return -self.start
 
     @property
     def image(self) -> int:

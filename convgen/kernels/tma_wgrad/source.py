@@ -28,6 +28,8 @@ def source(plan: Plan, layout: Layout) -> str:
     stored = gradient.stored(layout.problem, layout.left, bool(config.lower_rows), config.sums)
     constants = Constants()
     start = {} if g.pointwise else _start(layout, constants)
+    tap_offsets = _tap_offsets(layout, constants)
+    part_place = _part_place(layout, constants) if config.halo else []
     return render(
         "tma_wgrad/kernel.cu.j2",
         plan,
@@ -44,21 +46,17 @@ def source(plan: Plan, layout: Layout) -> str:
         ones_words=layout.ones // 4,
         consumers_m=config.warps_m // 4,
         own_fragments=config.own_rows // 64,
-        last_pixel=layout.pixels - 1,
         swizzle_field=SWIZZLE_FIELD[layout.span],
         registers=register_split(config.consumers, config.blocks),
         rank=problem.rank + 2,
         place=_place(layout),
         start=start,
-        extents=constants.within("\n".join(start.values())),
+        extents=constants.all,
         x_at=[lowering.coordinate_name(d) for d in sp.input],
-        offsets=[
-            {"dim": f, "extent": problem.extent(f), "step": a.offset_step}
-            for f, a in zip(_apart(layout), g.axes, strict=False)
-        ],
+        offsets=tap_offsets,
         tap_offsets=", ".join([*_phase_offsets(layout), *(f"offset_{f}" for f in reversed(_apart(layout)))]),
         walk=_walk(layout),
-        part_place=_part_place(layout) if config.halo else [],
+        part_place=part_place,
         in_type=problem.x.dtype,
         n_tail=layout.n_tail,
         c_tail=layout.c_tail,
@@ -68,7 +66,7 @@ def source(plan: Plan, layout: Layout) -> str:
         sum=_sum(plan, layout),
         zeros=gradient.zeros(layout.problem, layout.left, plan.launch("zeros")) if config.adds else None,
         factors=gradient_pointers(layout.problem) if layout.fills and layout.stores_w else (),
-        filter_sum=filter_sum(layout.problem) if layout.fills else None,
+        filter_sum=filter_sum(layout.problem, constants.mentioned) if layout.fills else None,
         spoils=SPOILS,
     )
 
@@ -77,6 +75,24 @@ def _apart(layout: Layout) -> tuple[str, ...]:
     """The filter's axes whose taps are loads of their own."""
     filter = layout.gemm.problem.spatial.filter
     return filter[: len(filter) - layout.shared_axes]
+
+
+@dataclass(frozen=True)
+class TapOffset:
+    """Where taps' pixels lie along an axis of the filter: `step` pixels apart; C text of how many taps there are, empty
+    for the outermost axis."""
+
+    dim: str
+    extent: str
+    step: int
+
+
+def _tap_offsets(layout: Layout, constants: Constants) -> list[TapOffset]:
+    problem = layout.gemm.problem
+    return [
+        TapOffset(f, constants.extent(f, problem.extent(f)) if i else "", axis.offset_step)
+        for i, (f, axis) in enumerate(zip(_apart(layout), layout.gemm.axes, strict=False))
+    ]
 
 
 def _phase_offsets(layout: Layout) -> list[str]:
@@ -102,11 +118,12 @@ def _walk(layout: Layout) -> str:
     return f"{said}; y is zero in between"
 
 
-def _part_place(layout: Layout) -> list[str]:
+def _part_place(layout: Layout, constants: Constants) -> list[str]:
     """Lines that find where a part of a tile's columns begins in x: after the boxes before, the phase of its tap and
     the shift in it."""
     h, w = layout.windows
     rows, columns = ([1, *layout.taps])[-2:]
+    r, s = constants.extent("r", rows), constants.extent("s", columns) if layout.tap_parts else ""
 
     def parted(tap: str, axis: WindowAxis) -> tuple[str, str]:
         """A tap's phase and shift."""
@@ -114,20 +131,20 @@ def _part_place(layout: Layout) -> list[str]:
         phase = f"{offset} % {axis.stride}" if len(axis.phases) > 1 else ""
         return phase, f"{offset} / {axis.stride}" if axis.stride > 1 else offset
 
-    of_box, row_part = rows, "part"
+    of_box, row_part = r, "part"
     lines: list[str] = []
     if layout.tap_parts:
-        of_box, row_part = rows * columns, f"part / {columns}"
-        lines.append(f"const int s = part % {columns};")
+        of_box, row_part = f"({r} * {s})" if rows > 1 else s, f"part / {s}"
+        lines.append(f"const int s = part % {s};")
     if rows > 1:
-        lines.insert(0, f"const int r = {row_part} % {rows};")
+        lines.insert(0, f"const int r = {row_part} % {r};")
     row_phase, row_shift = parted("r", h) if rows > 1 else ("", "")
     column_phase, column_shift = parted("s", w) if layout.tap_parts else ("", "")
     if row_phase and column_phase:
         row_phase += f" * {len(w.phases)}"
     phase = " + ".join(filter(None, (row_phase, column_phase)))
     shift = " + ".join(filter(None, (row_shift and f"{row_shift} * row_pixels", column_shift)))
-    box = (f"part / {of_box} * b_box_room" if of_box > 1 else "part * b_box_room") if layout.tile_boxes > 1 else ""
+    box = (f"part / {of_box} * b_box_room" if of_box != "1" else "part * b_box_room") if layout.tile_boxes > 1 else ""
     terms = (box, phase and f"({phase}) * b_phase_room", shift and f"({shift}) * b_row_bytes")
     return [*lines, f"return {' + '.join(filter(None, terms)) or '0'};"]
 
