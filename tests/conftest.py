@@ -5,6 +5,10 @@ Data that a test draws, by hypothesis or from the fixture `seed`, is the same in
     pytest --hypothesis-seed=7  draws other data, the same for each 7; tests/repeat.py does it again and again
     pytest -m randomized        runs the tests that draw, and no others
 
+Tests that take many cases are shared out:
+
+    pytest --quick              runs every eighth case of each test, and a quarter of what hypothesis draws by default
+
 Golden files are expected texts that are kept beside the tests:
 
     pytest --update-goldens     rewrites them, lists what changed, and fails, so that nobody updates unseen
@@ -21,6 +25,7 @@ import gc
 import os
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -29,10 +34,14 @@ from hypothesis import HealthCheck, settings
 
 OPTION = "--update-goldens"
 SEED_OPTION = "--hypothesis-seed"
+QUICK_OPTION = "--quick"
+#: Of so many cases of a test, or examples of hypothesis, --quick runs one.
+QUICK_CASES, QUICK_EXAMPLES = 8, 4
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(OPTION, action="store_true", help="rewrite golden files, list what changed, and fail")
+    parser.addoption(QUICK_OPTION, action="store_true", help="run a part of the cases of each test")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"{OPTION} is for people: CI does not update goldens")
     config.addinivalue_line("markers", "randomized: draws data; --hypothesis-seed decides which")
     config.addinivalue_line("markers", "long: takes many seconds, and begins before the others")
-    _draw_by(config.getoption(SEED_OPTION))
+    _draw_by(config.getoption(SEED_OPTION), quick=config.getoption(QUICK_OPTION))
     _spare_the_processor()
     # the user's settings and tuning decide nothing here, in this process or those that it starts
     for name in ("CONVGEN_CACHE", "CONVGEN_COMMIT", "CONVGEN_DEBUG", "CONVGEN_EMULATOR_DEBUG"):
@@ -67,10 +76,12 @@ def _spare_the_processor() -> None:
     os.environ.setdefault("TORCHINDUCTOR_DEBUG_COMPILE", "1")
 
 
-def _draw_by(seed: str | None) -> None:
+def _draw_by(seed: str | None, quick: bool) -> None:
     """Make hypothesis draw the same data in each run, or by the given seed; the clock and old runs have no say."""
+    examples = settings.get_profile("default").max_examples
     settings.register_profile(
         "tests",
+        max_examples=examples // QUICK_EXAMPLES if quick else examples,
         derandomize=seed is None,
         database=None,
         deadline=None,
@@ -81,13 +92,28 @@ def _draw_by(seed: str | None) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption(QUICK_OPTION):
+        _leave_cases(config, items)
     for item in items:
         by_hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
         given = getattr(getattr(item, "callspec", None), "params", ())
         if by_hypothesis or ("seed" in getattr(item, "fixturenames", ()) and "seed" not in given):
             item.add_marker("randomized")
     items.sort(key=lambda item: item.get_closest_marker("long") is None)  # at the end, one core would wait for them
+
+
+def _leave_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the first case of each test, and every eighth behind it."""
+    seen: Counter[str] = Counter()
+    left: list[pytest.Item] = []
+    deselected: list[pytest.Item] = []
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        (deselected if seen[test] % QUICK_CASES else left).append(item)
+        seen[test] += 1
+    items[:] = left
+    config.hook.pytest_deselected(items=deselected)
 
 
 def pytest_collection_finish() -> None:
