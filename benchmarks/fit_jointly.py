@@ -61,9 +61,9 @@ MODELS = {
         "ragged_writes", "odd_writes",
     )),
     "tma_im2col": Model(tma_im2col, told=(
-        "start", "spread", "shared_wait", "l2", "row", "weight_row", "stage", "straddle", "ragged_line", "latency",
-        "stages_held", "store", "epi_tile", "turn", "multicast", "joint", "split", "split_store",
-        "ragged_writes", "odd_writes",
+        "start", "spread", "shared_wait", "l2", "row", "weight_row", "stage", "straddle", "ragged_line",
+        "latency", "stages_held", "store", "epi_tile", "turn", "multicast", "joint", "split", "split_store",
+        "cut_sector", "cut_by_threads",
     )),
     "tma_wgrad": Model(tma_wgrad, told=tuple(f.name for f in fields(tma_wgrad.Rates))),
     "mma_gemm": replace(fit_kernels.MODELS["mma_gemm"], told=(*fit_kernels.MMA, "spread", "odd_writes")),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from convgen.ir.problem import SECTOR
 from convgen.kernels.parts.cost import functions, lines, requests
 from convgen.kernels.parts.hopper import COLUMNS_BOX, mean_products, products
 from convgen.kernels.tma_im2col import cost
-from convgen.kernels.tma_im2col.epi_tiles import SECTOR_CHANNELS
 from convgen.kernels.tma_im2col.layout import Layout
 
 
@@ -18,8 +19,6 @@ def demands(layout: Layout) -> dict[str, Any]:
     traffic, tiles = layout.gemm.traffic, int(layout.tile_count)
     if sums := layout.gemm.problem.sums:
         traffic = traffic | {"writes": traffic["writes"] + 2 * sum(layout.partial_bytes.values())}
-    if _whole_pixels(layout):
-        traffic = traffic | {"y_pitch": 0}
     return dict(
         rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, b_rows=layout.b_rows, k=config.tile_k,
         resident=layout.resident_bytes // layout.span, crowd=_crowd(layout, tiles),
@@ -27,9 +26,10 @@ def demands(layout: Layout) -> dict[str, Any]:
         k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
         stream_k=config.stream_k, rewritten=layout.rewritten, tiles=tiles, steps=layout.mean_k_blocks,
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
-        sms=_sms(layout), **traffic,
+        sms=_sms(layout), reads=traffic["reads"], writes=traffic["writes"], x_pitch=traffic["x_pitch"],
         epi_tiles=layout.epi_tiles, row_sums=0 if config.swap_ab else len(sums), functions=functions(layout.problem),
-        again=layout.gemm.read_again, between=between_taps(layout), parted=_parts_sectors(layout),
+        again=layout.gemm.read_again, between=between_taps(layout),
+        cut=_cut_sectors(layout), by_tma=layout.gemm.stores_by_tma,
     )  # fmt: skip
 
 
@@ -79,14 +79,13 @@ def between_taps(layout: Layout) -> int:
     return -(-in_flight // alike) * c.tile_m * channels * g.element_bytes * (1 if g.phases else max(g.problem.stride))
 
 
-def _parts_sectors(layout: Layout) -> bool:
-    """Whether epilogue tiles end inside the sectors of pixels that begin at one."""
+def _cut_sectors(layout: Layout) -> float:
+    """Sectors that epilogue tiles fill in part, for each sector of y: a tile's runs of channels, or of pixels of a
+    plane, begin and end inside one.  Where tiles have whole pixels, those that follow fill the sectors at once."""
     g = layout.gemm
-    parts = g.columns % SECTOR_CHANNELS == 0 and layout.epi_tile_n % SECTOR_CHANNELS > 0
-    return g.stores_pixels and not layout.config.swap_ab and parts
-
-
-def _whole_pixels(layout: Layout) -> bool:
-    """Whether TMA stores whole pixels of C: those that follow fill the sectors in which they end."""
-    g = layout.gemm
-    return g.stores_pixels and not layout.config.swap_ab and layout.epi_tile_n == g.columns
+    pixels, channels = layout.epi_tile_shape
+    if not (g.plane or layout.config.swap_ab) and channels >= g.columns:
+        return 0.0
+    run = (pixels if g.plane else channels) * g.problem.y.element.bytes
+    aligned = math.gcd(int(g.traffic["y_pitch"]), run, SECTOR)
+    return 2 * (SECTOR - aligned) / max(run, SECTOR)
