@@ -133,6 +133,23 @@ def test_parts_of_results_lie_as_the_model_s_own(compiled):
     assert fast(model, last, compiled)(last).stride() == model(last).stride()
 
 
+class Tokens(nn.Module):
+    """Which lie in the order of their axes where channels are last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 8, 3)
+
+    def forward(self, x):
+        return torch.relu(self.conv(x).flatten(2).transpose(1, 2))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_tokens_can_be_seen_as_rows_again(compiled):
+    model, x = Tokens().eval(), torch.randn(2, 4, 6, 6)
+    near(fast(model, x, compiled)(x).mT.view(2, -1), model(x).mT.view(2, -1).detach())
+
+
 class Aliases(nn.Module):
     def __init__(self) -> None:
         super().__init__()
