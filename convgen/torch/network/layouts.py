@@ -131,8 +131,8 @@ def settle(graph: Any, node: Node, before: Any) -> None:
 
 
 def keep_strides(graph: Any, own: Callable[[], Sequence[Any]]) -> dict[int, Layout]:
-    """Copies results that do not lie in memory as the model's own, fake ones, do.  Rows that follow one another are taken
-    for the model's; a part of something stays one where its axes lie in the model's order.
+    """Copies results that do not lie in memory as the model's own, fake ones, do.  Rows in order are
+    taken for the model's; a part of something stays one where its axes lie in the model's order.
 
     Gives what is left to do, by the results' places: strides of a call's tensors are not always those of fake ones."""
     (output,) = graph.find_nodes(op="output")
