@@ -133,6 +133,23 @@ def test_parts_of_results_lie_as_the_model_s_own(compiled):
     assert fast(model, last, compiled)(last).stride() == model(last).stride()
 
 
+class Tokens(nn.Module):
+    """Which lie in the order of their axes where channels are last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 8, 3)
+
+    def forward(self, x):
+        return torch.relu(self.conv(x).flatten(2).transpose(1, 2))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_tokens_can_be_seen_as_rows_again(compiled):
+    model, x = Tokens().eval(), torch.randn(2, 4, 6, 6)
+    near(fast(model, x, compiled)(x).mT.view(2, -1), model(x).mT.view(2, -1).detach())
+
+
 class Aliases(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -262,6 +279,25 @@ def test_numbers_of_the_cpu_join_a_chain_of_the_gpu_where_they_are_constants():
     assert value_of(chains[0].operands[0]).device.type == "meta"
 
 
+class Experts(nn.Module):
+    """CondConv: each image has filters of its own, as many groups as images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.route, self.filters = nn.Linear(4, 3), nn.ParameterDict({"weight": torch.randn(3, 8 * 4 * 9)})
+
+    def forward(self, x):
+        filters = torch.sigmoid(self.route(x.mean((2, 3)))) @ self.filters["weight"]
+        return TF.conv2d(x.view(1, 8, 6, 6), filters.view(16, 4, 3, 3), groups=2).view(2, 8, 4, 4).relu()
+
+
+def test_filters_that_are_mixed_are_of_the_layer_that_has_them():
+    model, x = Experts().eval(), torch.randn(2, 4, 6, 6)
+    ready = fast(model, x)
+    near(ready(x), model(x).detach())
+    assert [row.layer for row in ready.report] == ["filters"]
+
+
 # ---- what is said ---------------------------------------------------------------------------------
 
 
@@ -275,7 +311,8 @@ STOPS = [
     ("its channels are split", lambda y, x: torch.stack(y.chunk(4, 1))),
     ("a view stands before relu", lambda y, x: torch.relu(y.view(2, 4, 6, 6))),
     ("no epilogue has sin", lambda y, x: torch.sin(y)),
-    ("no epilogue has such a mul", lambda y, x: y * y),
+    ("no epilogue has such a sub", lambda y, x: y - y),
+    ("no epilogue has such an add", lambda y, x: torch.add(y, y, alpha=2)),
     ("mul reads a tensor of bool", lambda y, x: y * (x[:, :1] > 0)),
     ("gt makes a tensor of bool", lambda y, x: y > 0),
     ("relu and tanh read the same result", lambda y, x: torch.relu(y) + torch.tanh(y)),
@@ -417,6 +454,8 @@ def test_models_that_cannot_be_optimized_are_refused():
         ct.optimize(made(nn.LazyConv2d(8, 3)), x)
     with pytest.raises(ConvgenError, match="the model is a ScriptModule"):
         ct.optimize(torch.jit.trace(small(), x), x)
+    with pytest.raises(ConvgenError, match=r"torch\.nn\.Module\nhint: optimize its module"):
+        ct.optimize(torch.export.export(small(), (x,)), x)
     with pytest.raises(ConvgenError, match="'reduce-overhead': expected a dict of Inductor's options\nhint: "):
         ct.optimize(small(), x, options="reduce-overhead")
 

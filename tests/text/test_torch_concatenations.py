@@ -102,12 +102,25 @@ def mostly_copied(x):
     return torch.cat([x, x * 2, conv(x, 8)], 1)
 
 
+def parts(x):
+    """Res2Net's: the first part of the channels passes by."""
+    first, second, third = conv(x, 12).split(4, 1)
+    y = conv(second, 4)
+    return torch.cat([first, y, conv(third + y, 4)], 1)
+
+
+def passed_by(x):
+    """ShuffleNet's half: Inductor makes one pass of the concatenation and the shuffle behind it."""
+    a, b = conv(x, 16).chunk(2, 1)
+    return torch.cat([a, conv(b, 8)], 1)
+
+
 @pytest.mark.parametrize(
     ("function", "cats", "writes", "copies"),
     [
         (branches, 0, 2, 1), (dense, 0, 4, 0), (nested, 0, 4, 0), (skip, 0, 1, 1), (upsampled, 0, 1, 1),
         (viewed, 1, 0, 0), (returned, 1, 0, 0), (crossed, 0, 3, 1), (twice, 1, 0, 0), (rows, 1, 0, 0), (odd, 1, 0, 0),
-        (mostly_copied, 1, 0, 0),
+        (mostly_copied, 1, 0, 0), (parts, 0, 2, 1), (passed_by, 1, 0, 0),
     ],
 )  # fmt: skip
 def test_what_is_written_in_place(function: Callable[..., object], cats: int, writes: int, copies: int) -> None:

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 import convgen.torch as ct  # noqa: E402
 from convgen.torch.network import choice, prepare  # noqa: E402
 from convgen.torch.network.report import Row  # noqa: E402
+from convgen.torch.network.trace import value_of  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("torch_draws")
@@ -62,3 +63,28 @@ def test_what_becomes_linear_again_lies_as_its_readers_want(seed: int, memory_fo
     with torch.no_grad():
         torch.testing.assert_close(optimized(x), model(x), rtol=1e-4, atol=1e-5)
     assert not any("cannot be traced" in str(warning.message) for warning in recwarn)
+
+
+class Gated(nn.Module):
+    """Tokens, and a gate of a layer that stays a linear one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.wide, self.narrow = nn.Linear(8, 16, bias=False), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.narrow(TF.silu(self.gate(x)) * self.wide(x))
+
+
+def test_readers_of_what_stays_linear_know_how_it_lies(monkeypatch) -> None:
+    chains = []
+
+    def choose(self, chain, layer: str):
+        chains.append(chain)
+        return choice.Choice(chain, None, Row(layer, "aten"))
+
+    monkeypatch.setattr(choice.OnCpu, "choose", choose)
+    model, x = Gated().eval(), torch.randn(2, 5, 8)
+    torch.testing.assert_close(ct.optimize(model, x, inductor=False)(x), model(x).detach())
+    tokens = [value_of(operand) for chain in chains for operand in chain.operands if value_of(operand).dim() == 3]
+    assert len(tokens) == 3 and all(each.stride(1) == 1 for each in tokens)

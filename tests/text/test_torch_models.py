@@ -156,6 +156,36 @@ class Valid(nn.Module):
         return torch.add(self.b(y), y, alpha=2)
 
 
+class Pyramid(nn.Module):
+    """Pixels that go on as a sequence: with positions, and between linear layers (PVT, SegFormer)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.positions = nn.Conv2d(4, 8, 2, 2), nn.Parameter(torch.randn(9, 8))
+        self.wide, self.mix, self.narrow = nn.Linear(8, 16), nn.Conv2d(16, 16, 3, 1, 1, groups=16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        x = self.embed(x).flatten(2).transpose(1, 2) + self.positions
+        y = self.mix(self.wide(x).transpose(1, 2).view(-1, 16, 3, 3)).flatten(2).transpose(1, 2)
+        return self.narrow(TF.gelu(y)) + x
+
+
+class Sequence(nn.Module):
+    """Convolutions over time among layers that have channels last: FastSpeech's, Mamba's, a gate of channels (ECA)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.causal = nn.Conv1d(4, 8, 3, padding=1), nn.Conv1d(8, 8, 4, padding=3, groups=8)
+        self.narrow, self.gate = nn.Conv1d(8, 4, 1), nn.Conv1d(1, 1, 3, padding=1)
+
+    def forward(self, x):
+        y = self.wide(x.transpose(1, 2)).transpose(1, 2).relu()
+        y = TF.silu(self.causal(y.transpose(1, 2))[..., :5]).transpose(1, 2) * x.repeat(1, 1, 2)
+        x = x + self.narrow(y.transpose(1, 2)).transpose(1, 2)
+        gate = self.gate(x.mean(1, keepdim=True)).transpose(1, 2).unsqueeze(-1).sigmoid()
+        return x * gate.view(2, 1, 4)
+
+
 _GATE = ["add add tanh mul", "add add sigmoid"]
 MODELS = {
     Wave: ((2, 4, 12), ["add", *_GATE, "add add", "add add add mul", *_GATE, "add add", "add"]),
@@ -165,6 +195,8 @@ MODELS = {
     Valid: ((1, 4, 6, 6), ["add relu", "add mul:0.5 add", "add mul:-0.25 add", "add"]),
     OneImage: ((4, 6, 6), ["add relu mul:0.5", "add prelu add", "add silu add", "add silu"]),
     OneRow: ((2, 4, 6, 6), ["add prelu mul", "add mul add exp sub"]),
+    Pyramid: ((2, 4, 6, 6), ["add add", "add", "add gelu", "add add"]),
+    Sequence: ((2, 5, 4), ["add relu", "cropped; add silu mul", "add add", "add sigmoid"]),
     Pixels: ((2, 4, 3, 3), ["add mul:1.5 silu mul:0.6666666666666666", "add add"]),
 }
 

@@ -28,6 +28,8 @@ functions = {
     "written out": lambda t: 0.5 * t * (1 + torch.tanh(t)),
     "doubled half": lambda t: torch.cat([t.narrow(0, 0, 4), 2 * t.narrow(0, 4, 4)]),
     "packed": lambda t: t.contiguous(),
+    "flattened": lambda t: (t.flatten(-2) - torch.arange(SIZE**2)).relu().unflatten(-1, (SIZE, SIZE)),
+    "with an axis more": lambda t: (t.unsqueeze(-2) * torch.arange(SIZE)).tanh().squeeze(-2),
 }
 places = st.integers(1, 3)  # how many values back
 steps = st.one_of(

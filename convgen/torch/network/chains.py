@@ -199,7 +199,9 @@ def _binary(kind: str) -> Callable[[Node, Node], Match]:
     def match(user: Node, value: Node) -> Match:
         a, b = user.args[:2]
         factor = _argument(user, 2, "alpha", 1)  # of the second
-        if a is b or (factor != 1 and a is value) or not _is_number(factor):
+        if a is b:
+            return _doubled(kind, factor)
+        if (factor != 1 and a is value) or not _is_number(factor):
             return None
         if a is value:
             return _with_operand((Step(kind),), b, value)
@@ -208,6 +210,12 @@ def _binary(kind: str) -> Callable[[Node, Node], Match]:
         return _with_operand((*([Step("mul", (float(factor),))] if factor != 1 else []), Step(kind)), a, value)
 
     return match
+
+
+def _doubled(kind: str, factor: Any) -> Match:
+    """Of a value and itself, as where the skip of a U-Net's innermost layer is what comes from it."""
+    steps = {"mul": Step("square"), "add": Step("mul", (2.0,))}
+    return ((steps[kind],), None) if kind in steps and factor == 1 else None
 
 
 _NEGATED = Step("mul", (-1.0,))

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from convgen.functional.arrays import WIDEST, channels_last, is_packed
+from convgen.functional.arrays import WIDEST, channels_last, is_packed, pitch_of
 from convgen.torch.network.batch_norm import OPERATORS as BATCH_NORMS
 from convgen.torch.network.chains import POINTWISE
 from convgen.torch.network.trace import call, is_call, value_of
@@ -60,8 +60,8 @@ def in_place(graph: Any, inductor: bool) -> int:
     for family in _families(graph):
         writers = {at: part for at, part in enumerate(family.parts) if _writes(family, at, readers)}
         writers = {at: part for at, part in writers.items() if part not in pieces}
-        family.parts = [pieces.get(part, part) for part in family.parts]
         if writers and _pays(family, writers):
+            family.parts = [pieces.get(part, part) for part in family.parts]
             rewritten += _rewrite(graph, family, writers, readers, order, pieces)
     graph.eliminate_dead_code()
     return rewritten
@@ -85,9 +85,18 @@ def _is_concatenation(node: Node) -> bool:
         return False
     values = [value_of(node), *map(value_of, node.args[0])]
     rank = value_of(node).dim() - 2
-    return rank in (1, 2, 3) and all(
-        v.dtype == values[0].dtype and is_packed(v.shape, v.stride(), channels_last(rank)) for v in values
+    if rank not in (1, 2, 3) or not _is_packed(node):
+        return False
+    return all(
+        v.dtype == values[0].dtype and (_is_packed(part) or pitch_of(v.shape, v.stride(), channels_last(rank)))
+        for part, v in zip(node.args[0], values[1:], strict=True)
     )
+
+
+def _is_packed(node: Node) -> bool:
+    """Whether a value has channels last, and is no slice of a larger one."""
+    value = value_of(node)
+    return is_packed(value.shape, value.stride(), channels_last(value.dim() - 2))
 
 
 def _parts(cat: Node) -> list[Node]:
@@ -109,10 +118,13 @@ def _writes(family: Family, at: int, readers: Readers) -> bool:
 
 
 def _pays(family: Family, writers: Collection[int]) -> bool:
-    """Whether fewer channels are copied into the memory than concatenations copy of what is written in place."""
+    """Whether fewer channels are copied into the memory than concatenations copy of what is written in place; as many
+    only where none are slices, as of a block's half that passes by, which Inductor reads where a shuffle wants it."""
     channels = [value_of(part).shape[1] for part in family.parts]
     saved = sum(channels[at] for count in family.members.values() for at in writers if at < count)
-    return saved >= sum(c for at, c in enumerate(channels) if at not in writers)
+    copied = [at for at in range(len(channels)) if at not in writers]
+    slices = any(not _is_packed(family.parts[at]) for at in copied)
+    return saved >= sum(channels[at] for at in copied) + slices
 
 
 def _is_read_as_slice(node: Node, readers: Readers) -> bool:

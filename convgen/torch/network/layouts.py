@@ -131,14 +131,14 @@ def settle(graph: Any, node: Node, before: Any) -> None:
 
 
 def keep_strides(graph: Any, own: Callable[[], Sequence[Any]]) -> dict[int, Layout]:
-    """Copies results that do not lie in memory as the model's own, fake ones, do.  What lies in the order of its axes
-    serves any reader; a part of something stays one where its axes lie in the model's order.
+    """Copies results that do not lie in memory as the model's own, fake ones, do.  Rows in order are
+    taken for the model's; a part of something stays one where its axes lie in the model's order.
 
     Gives what is left to do, by the results' places: strides of a call's tensors are not always those of fake ones."""
     (output,) = graph.find_nodes(op="output")
     results = list(output.args[0])
     values = [value_of(node) for node in results if isinstance(node, torch.fx.Node)]
-    if all(_has_usual_strides(value) for value in values if isinstance(value, torch.Tensor)):
+    if all(value.dim() < 3 and _has_usual_strides(value) for value in values if isinstance(value, torch.Tensor)):
         return {}
     layouts = {}
     with graph.inserting_before(output):

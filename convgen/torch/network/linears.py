@@ -130,6 +130,8 @@ def _convert(graph: Any, node: Node, x: Node, w: Node, bias: Node | None) -> Non
         ones, zeros = [1] * (rank - 2), [0] * (rank - 2)
         made = call(graph, A.convolution.default, image, filters, bias, ones, zeros, ones, False, zeros, 1)
         made.meta["linear"] = True
+        # as a convolution or as a linear layer again, unlike aten's convolutions of one axis
+        made.meta["val"] = value_of(made).permute(last).contiguous().permute(first)
         back = call(graph, A.permute.default, made, [last[i] for i in inverse(order)])
     node.replace_all_uses_with(back)
     settle(graph, back, before)

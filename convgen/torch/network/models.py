@@ -19,7 +19,8 @@ _OF_GRAPHS = (Module.__module__, "torch.export._unlift")
 def check_model(model: Any) -> None:
     """Raises WrongArguments for what `optimize` does not take."""
     if not isinstance(model, Module):
-        raise WrongArguments(f"the model is of type {type(model).__name__}: expected a torch.nn.Module")
+        hint = "\nhint: optimize its module()" if isinstance(model, torch.export.ExportedProgram) else ""
+        raise WrongArguments(f"the model is of type {type(model).__name__}: expected a torch.nn.Module{hint}")
     if isinstance(model, torch.jit.ScriptModule):
         hint = "hint: optimize the module that it was made of"
         raise WrongArguments(f"the model is a ScriptModule, which torch.export does not take\n{hint}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -322,17 +322,19 @@ _PARAMETER = re.compile(r"[._]?(parametrizations\.)?(weight|bias)(_g|_v|_orig|\.
 def _name_layers(graph: Any, weights: Sequence[Node], names: Sequence[str]) -> None:
     """Each convolution's node has the name of the layer that its filters belong to."""
     layers = {node: _PARAMETER.sub("", name) for node, name in zip(weights, names, strict=True)}
+    constants = constant_nodes(graph, weights)
     for node in _convolutions(graph):
-        node.meta["layer"] = _layer_of(node.args[1], layers)
+        node.meta["layer"] = _layer_of(node.args[1], layers, constants)
 
 
-def _layer_of(filters: Node, layers: Mapping[Node, str]) -> str:
+def _layer_of(filters: Node, layers: Mapping[Node, str], constants: Collection[Node]) -> str:
+    """Of filters that are computed for each image, that of what is mixed, not of what decides how."""
     pending = [filters]
     while pending:
         node = pending.pop()
         if node in layers:
             return layers[node]
-        pending += reversed(node.all_input_nodes)
+        pending += sorted(reversed(node.all_input_nodes), key=constants.__contains__)
     return "?"
 
 

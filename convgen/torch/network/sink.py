@@ -2,12 +2,14 @@
 
     relu(permute(y))  =  permute(relu(y))       of linear layers that were made convolutions
     relu(squeeze(y))  =  squeeze(relu(y))       of an image that is no batch, or of an axis that is used up
+    relu(flatten(y))  =  flatten(relu(y))       of pixels that go on as a sequence
 
 There they meet others, which undo them, or make one with them.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,50 +19,78 @@ from convgen.torch.network.trace import call, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
+#: In a node's meta: where the convolution stands in the graph that makes the value, with steps and views alone.
+_PLACE = "of_convolution"
+_RESHAPES = (A.view.default, A._unsafe_view.default, A.squeeze.dim, A.unsqueeze.default)
 
 
 def sink_views(graph: Any) -> None:
     """Moves those of all elements as far back as they go."""
     for place, node in enumerate(graph.nodes):
-        if is_call(node, A.convolution.default):
-            node.meta["of_convolution"] = place
+        _mark(node, place)
     for node in graph.nodes:
-        if _is_permute(node) or _is_squeeze(node):
+        if _is_view(node):
             _sink(graph, node)
     for node in graph.nodes:
         _cancel(node)
     graph.eliminate_dead_code()
 
 
+def _mark(node: Node, place: int) -> None:
+    """Has a node know of the last convolution whose result it is a step, a view or a slice of."""
+    if is_call(node, A.convolution.default):
+        node.meta[_PLACE] = place
+        return
+    sees = _is_view(node) or is_call(node, A.slice.Tensor)
+    places = [n.meta[_PLACE] for n in node.all_input_nodes if _PLACE in n.meta and (sees or _is_step(node, n))]
+    if places:
+        node.meta[_PLACE] = max(places)
+        if is_call(node, A.transpose.int):
+            node.target, node.args = A.permute.default, (node.args[0], _order(node))
+
+
+def _is_step(node: Node, value: Node) -> bool:
+    """Whether a node is a function of each element of a value, and its result is no larger."""
+    return is_pointwise(node, value) and value_of(node).shape == value_of(value).shape
+
+
 def _sink(graph: Any, view: Node) -> None:
     """Moves a view behind the functions that read it."""
     _cancel(view)
     value = view.args[0]
-    place = value.meta.get("of_convolution")
+    place = value.meta.get(_PLACE)
     if place is None:
         return
     for user in list(view.users):
         if user not in view.users:  # it reads what was moved before, too, and went with that
             continue
-        if _is_permute(view) and (order := _reordered(user)):
+        if _is_permute(view) and _is_permute(user):
             with graph.inserting_before(user):
-                one = call(graph, A.permute.default, value, [view.args[1][i] for i in order])
+                one = call(graph, A.permute.default, value, [view.args[1][i] for i in user.args[1]])
+            one.meta[_PLACE] = place
             user.replace_all_uses_with(one)
             graph.erase_node(user)
             _sink(graph, one)
-            continue
-        if not is_pointwise(user, view) or value_of(user).shape != value_of(view).shape:
-            continue
-        if not all(_goes_along(other, view) for other in user.all_input_nodes):
-            continue
-        with graph.inserting_before(user):
-            arguments = [value if argument is view else _before(graph, argument, view) for argument in user.args]
-            moved = call(graph, user.target, *arguments, **user.kwargs)
-            moved.meta["of_convolution"] = place
-            back = call(graph, view.target, moved, *view.args[1:])
-        user.replace_all_uses_with(back)
-        graph.erase_node(user)
-        _sink(graph, back)
+        elif _is_step(user, view) and all(_goes_along(other, view) for other in user.all_input_nodes):
+            _sink_behind(graph, view, user)
+
+
+def _sink_behind(graph: Any, view: Node, user: Node) -> None:
+    """Moves a view behind one of its readers, and further."""
+    value = view.args[0]
+    with graph.inserting_before(user):
+        arguments = [value if argument is view else _before(graph, argument, view) for argument in user.args]
+        moved = call(graph, user.target, *arguments, **user.kwargs)
+        if not _can_be_seen(moved, view):
+            graph.erase_node(moved)
+            return
+        back = call(graph, view.target, moved, *view.args[1:])
+    moved.meta[_PLACE] = back.meta[_PLACE] = value.meta[_PLACE]
+    user.replace_all_uses_with(back)
+    graph.erase_node(user)
+    if _is_view(value):
+        _sink(graph, value)
+    _sink(graph, back)
 
 
 def _goes_along(other: Node, view: Node) -> bool:
@@ -74,48 +104,64 @@ def _goes_along(other: Node, view: Node) -> bool:
 
 def _place(value: Node) -> int | None:
     """Where the convolution stands in the graph that makes a value, or what a value is a view of."""
-    while _is_permute(value) or _is_squeeze(value):
+    while _is_view(value):
         value = value.args[0]
-    place: int | None = value.meta.get("of_convolution")
+    place: int | None = value.meta.get(_PLACE)
     return place
 
 
 def _cancel(view: Node) -> None:
     """Has the readers of what undoes a view read what that is a view of."""
     for user in list(view.users):
-        if (_is_permute(view) or _is_squeeze(view)) and _undoes(user, view):
+        if _is_view(view) and _undoes(user, view):
             user.replace_all_uses_with(view.args[0])
             view.graph.erase_node(user)
+
+
+def _is_view(node: Node) -> bool:
+    """Whether a node sees all elements of a value with its axes in another order, with neighbors among them as one, or
+    with more or fewer axes of one element."""
+    return _is_permute(node) or is_call(node, A.transpose.int) or _merged(node) is not None
 
 
 def _is_permute(node: Node) -> bool:
     return is_call(node, A.permute.default)
 
 
-def _reordered(node: Node) -> list[int] | None:
-    """The order that a node gives the axes of what it reads."""
-    if _is_permute(node):
-        return list(node.args[1])
-    if not is_call(node, A.transpose.int):
-        return None
-    order = list(range(value_of(node).dim()))
-    i, j = node.args[1:]
+def _order(transpose: Node) -> list[int]:
+    """The order that it gives the axes."""
+    order = list(range(value_of(transpose).dim()))
+    i, j = transpose.args[1:]
     order[i], order[j] = order[j], order[i]
     return order
 
 
-def _is_squeeze(node: Node) -> bool:
-    """Of an axis of one element."""
-    return is_call(node, A.squeeze.dim) and value_of(node.args[0]).shape[node.args[1]] == 1
+def _merged(node: Node) -> list[list[int]] | None:
+    """For each axis of a view, those of what it sees that are one there; None where a node is no such view."""
+    if not is_call(node, *_RESHAPES):
+        return None
+    shape, found, i = value_of(node.args[0]).shape, [], 0
+    for extent in value_of(node).shape:
+        first, elements = i, 1
+        while i < len(shape) and elements * shape[i] <= extent:
+            elements *= shape[i]
+            i += 1
+        if elements != extent:
+            return None
+        found.append(list(range(first, i)))
+    return found if i == len(shape) else None
 
 
-def _axis(squeeze: Node) -> int:
-    return int(squeeze.args[1]) % value_of(squeeze.args[0]).dim()
+def _can_be_seen(value: Node, view: Node) -> bool:
+    """Whether the strides of a value, of the shape of what a view sees, let it be seen so."""
+    shape, strides = value_of(value).shape, value_of(value).stride()
+    groups = [[axis for axis in group if shape[axis] != 1] for group in _merged(view) or []]
+    return all(strides[i] == strides[j] * shape[j] for group in groups for i, j in pairwise(group))
 
 
 def _undoes(user: Node, view: Node) -> bool:
-    if _is_squeeze(view):
-        return is_call(user, A.unsqueeze.default) and user.args[1] % value_of(user).dim() == _axis(view)
+    if not _is_permute(view):
+        return is_call(user, *_RESHAPES) and value_of(user).shape == value_of(view.args[0]).shape
     order = view.args[1]
     return _is_permute(user) and [order[i] for i in user.args[1]] == list(range(len(order)))
 
@@ -125,9 +171,10 @@ def _before(graph: Any, operand: Any, view: Node) -> Any:
     if not isinstance(operand, torch.fx.Node):
         return operand
     shape, rank = list(value_of(operand).shape), value_of(view).dim()
-    if _is_squeeze(view):
-        behind = rank - _axis(view)  # axes behind the one that is squeezed
-        return call(graph, A.unsqueeze.default, operand, len(shape) - behind) if len(shape) >= behind else operand
+    if (groups := _merged(view)) is not None:
+        extents = value_of(view.args[0]).shape
+        axes = zip(shape, groups[rank - len(shape) :], strict=True)
+        return call(graph, A.view.default, operand, [extents[i] if n != 1 else 1 for n, group in axes for i in group])
     order = view.args[1]
     if len(shape) < rank:
         operand = call(graph, A.view.default, operand, [1] * (rank - len(shape)) + shape)

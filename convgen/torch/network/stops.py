@@ -70,7 +70,9 @@ def _obstacle(reader: Node) -> str:
     for verb, nodes in (("reads", reader.all_input_nodes), ("makes", [reader])):
         if types := {str(v.dtype).removeprefix("torch.") for v in map(value_of, nodes) if v.dtype not in FLOATS}:
             return f"{_name(reader)} {verb} a tensor of {types.pop()}"
-    return f"no epilogue has {'such a ' * (reader.target in POINTWISE)}{_name(reader)}"
+    name = _name(reader)
+    such = ("such an " if name[0] in "aeiou" else "such a ") * (reader.target in POINTWISE)
+    return f"no epilogue has {such}{name}"
 
 
 def _name(node: Node) -> str:
