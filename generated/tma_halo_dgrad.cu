@@ -419,7 +419,8 @@ void convgen_tma_halo_dgrad(
           for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n112k16_f32_f16_f16<1>(
                 acc, mn_major_descriptor(tap_weights + product * (wgmma_k * mn_row_bytes), mn_row_bytes, mn_swizzle),
-                k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle), (r | s | product) != 0);
+                k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle),
+                (r | s | product) != 0);
           }
         }
       }

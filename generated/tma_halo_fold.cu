@@ -524,7 +524,8 @@ void convgen_tma_halo_fold(
           const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
           wgmma_m64n112k16_f32_f16_f16(
               acc, k_major_descriptor(tap_weights, row_bytes, swizzle),
-              k_major_descriptor(halo_tile + shift, row_bytes, swizzle), (r | s) != 0);
+              k_major_descriptor(halo_tile + shift, row_bytes, swizzle),
+              (r | s) != 0);
         }
       }
       wgmma_commit_group();

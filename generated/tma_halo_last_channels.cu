@@ -339,7 +339,8 @@ void convgen_tma_halo_last_channels(
               for (int product = 0; product < tile_k / wgmma_k; ++product) {
                 wgmma_m64n96k16_f32_bf16_bf16(
                     acc, k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle),
-                    k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle), (block | r | s | product) != 0);
+                    k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle),
+                    (block | r | s | product) != 0);
               }
             }
           }
@@ -354,7 +355,8 @@ void convgen_tma_halo_last_channels(
               const u32 tap_weights = base + weights + ((block * R + r) * S + s) * weight_box_bytes;
               wgmma_m64n96k16_f32_bf16_bf16(
                   acc, k_major_descriptor(tap_weights, row_bytes, swizzle),
-                  k_major_descriptor(halo_tile + shift, row_bytes, swizzle), (block | r | s) != 0);
+                  k_major_descriptor(halo_tile + shift, row_bytes, swizzle),
+                  (block | r | s) != 0);
             }
           }
           wgmma_commit_group();

@@ -325,7 +325,9 @@ void convgen_tma_halo_pixels(
           const u32 shift = (r * width + s) * row_bytes;
           const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
           wgmma_m64n32k16_f32_bf16_bf16(
-              acc[0], k_major_descriptor(halo_tile + shift, row_bytes, swizzle),
+              acc[0],
+              k_major_descriptor(
+                  halo_tile + shift, row_bytes, swizzle),
               k_major_descriptor(tap_weights, row_bytes, swizzle), (r | s) != 0);
         }
       }

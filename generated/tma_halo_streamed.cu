@@ -460,7 +460,8 @@ void convgen_tma_halo_streamed(
             for (int product = 0; product < tile_k / wgmma_k; ++product) {
               wgmma_m64n192k16_f32_f16_f16(
                   acc, k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle),
-                  k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle), (block | r | s | product) != 0);
+                  k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle),
+                  (block | r | s | product) != 0);
             }
             wgmma_commit_group();
             if (r + s > 0) {

@@ -344,7 +344,8 @@ void convgen_tma_halo_stride(
           for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n64k16_f32_f16_f16(
                 acc, k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle),
-                k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle), (r | s | product) != 0);
+                k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle),
+                (r | s | product) != 0);
           }
         }
       }

@@ -395,7 +395,9 @@ void convgen_tma_halo_three_axes(
 #pragma unroll
               for (int i = 0; i < pixels / wgmma_m; ++i) {
                 wgmma_m64n32k16_f32_f16_f16(
-                    acc[i], k_major_descriptor(halo_tile + shift + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
+                    acc[i],
+                    k_major_descriptor(
+                        halo_tile + shift + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
                     k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle), (block | r | s | product) != 0);
               }
             }

@@ -145,6 +145,10 @@ FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
         "tma_im2col", make("fprop", 2, 64, 192, (9, 7), (3, 3), stride=2, pad=1, groups=8),
         {**_IM2COL, "group_pack": 4},
     ),
+    "packed groups, taps that reach far": (
+        "tma_im2col", make("fprop", 2, 32, 32, (9, 9), (3, 3), pad=8, dilation=8, groups=2),
+        {**_IM2COL, "group_pack": 2},
+    ),
     "packed groups, split": (
         "tma_im2col", make("fprop", 2, 32, 32, (4, 5, 4), (2, 3, 3), pad=1, groups=8, dtype="bf16"),
         {**_IM2COL, "group_pack": 4, "split_k": 2},

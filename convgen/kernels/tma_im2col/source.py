@@ -303,7 +303,8 @@ def _window_sum(layout: Layout, file: Mapping[str, int]) -> WindowSum:
     problem = assigned.problem
     strided = layout.problem if assigned.phases else None
     pixel = ("n", *problem.spatial.output)
-    taps = {} if strided else {t.extent: t.count for t in _taps(layout)}
+    walked = _taps(layout)[1:] if layout.tap_rows else _taps(layout)  # rows of taps are another number in each tile
+    taps = {} if strided else {t.extent: t.count for t in walked}
     return window_sum(problem, "gemm_m", pixel, mirrored=assigned.mirrored, strided=strided, file={**file, **taps})
 
 
