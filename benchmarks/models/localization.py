@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import torch
 from torch import nn
-from torch.nn.functional import interpolate, max_pool2d, relu
+from torch.nn.functional import gelu, interpolate, max_pool2d, relu, scaled_dot_product_attention
 
 from models.parts import BasicBlock
 
@@ -174,3 +174,75 @@ class Hrnet(nn.Module):
         for branches, fusion in zip(self.branches, self.fusions, strict=True):
             parts = fusion([branch(part) for branch, part in zip(branches, parts, strict=True)])
         return self.last(parts[0])
+
+
+class _MixFeedForward(nn.Module):
+    """Two linear layers with a depthwise convolution between them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.depthwise = nn.Conv2d(4 * width, 4 * width, 3, padding=1, groups=4 * width)
+
+    def forward(self, tokens: torch.Tensor, height: int) -> torch.Tensor:
+        image = self.into(tokens).transpose(1, 2).unflatten(2, (height, -1))
+        return self.out(gelu(self.depthwise(image).flatten(2).transpose(1, 2)))
+
+
+class _MixBlock(nn.Module):
+    """A transformer's block whose keys and values are of an image that is smaller by `reduction`."""
+
+    def __init__(self, width: int, heads: int, reduction: int) -> None:
+        super().__init__()
+        self.heads, self.reduction = heads, reduction
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.both, self.project = (
+            nn.Linear(width, width),
+            nn.Linear(width, 2 * width),
+            nn.Linear(width, width),
+        )
+        if reduction > 1:
+            self.reduce, self.norm = nn.Conv2d(width, width, reduction, reduction), nn.LayerNorm(width)
+        self.feed = _MixFeedForward(width)
+
+    def forward(self, tokens: torch.Tensor, height: int) -> torch.Tensor:
+        x = self.before(tokens)
+        n, length, width = x.shape
+        query = self.query(x).reshape(n, length, self.heads, -1).permute(0, 2, 1, 3)
+        if self.reduction > 1:
+            image = x.permute(0, 2, 1).reshape(n, width, height, -1)
+            x = self.norm(self.reduce(image).flatten(2).permute(0, 2, 1))
+        key, value = self.both(x).reshape(n, -1, 2, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        attended = scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(n, length, width)
+        tokens = tokens + self.project(attended)
+        return tokens + self.feed(self.between(tokens), height)
+
+
+class Segformer(nn.Module):
+    """SegFormer-B0 with its decoder, for 150 classes (Xie et al., 2021)."""
+
+    def __init__(self, widths: tuple[int, ...] = (32, 64, 160, 256), depth: int = 2, decoded: int = 256) -> None:
+        super().__init__()
+        stages = zip((3, *widths[:-1]), widths, (1, 2, 5, 8), (8, 4, 2, 1), (7, 3, 3, 3), strict=True)
+        self.stages = nn.ModuleList()
+        for i, (c, k, heads, reduction, taps) in enumerate(stages):
+            embed = nn.Conv2d(c, k, taps, 2 if i else 4, taps // 2)
+            blocks = nn.ModuleList(_MixBlock(k, heads, reduction) for _ in range(depth))
+            self.stages.append(nn.ModuleList([embed, nn.LayerNorm(k), blocks, nn.LayerNorm(k)]))
+        self.decode = nn.ModuleList(nn.Linear(k, decoded) for k in widths)
+        self.fuse = nn.Sequential(nn.Conv2d(len(widths) * decoded, decoded, 1, bias=False), nn.BatchNorm2d(decoded))
+        self.last = nn.Conv2d(decoded, 150, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: list[torch.Tensor] = []
+        for (embed, norm, blocks, end), decode in zip(self.stages, self.decode, strict=True):
+            x = embed(x)
+            height = x.shape[2]
+            tokens = norm(x.flatten(2).transpose(1, 2))
+            for block in blocks:
+                tokens = block(tokens, height)
+            x = end(tokens).transpose(1, 2).unflatten(2, (height, -1)).contiguous()
+            seen = decode(x.flatten(2).transpose(1, 2)).transpose(1, 2).unflatten(2, (height, -1))
+            size = found[0].shape[2:] if found else seen.shape[2:]
+            found.append(interpolate(seen, size=size, mode="bilinear", align_corners=False))
+        return self.last(relu(self.fuse(torch.cat(found[::-1], 1))))
