@@ -10,6 +10,7 @@ reference.  `untuned_over_ships` is the time of the one over that of the other; 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -64,22 +65,26 @@ def main() -> None:
     names = sorted(path.stem for path in (ROOT / "specs/recent").glob("*.conv"))
     parser.add_argument("--networks", nargs="+", default=names, metavar="NAME", help="(default: all)")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--out", type=Path, help="JSON, written anew behind each batch")
+    parser.add_argument("--out", type=Path, help="JSON, written anew behind each layer")
     args = parser.parse_args()
     need_gpu("torch")
     backend = TorchBackend()
     gpu = backend.environment()["gpu"]
     rows: list[dict[str, Any]] = []
     summaries: dict[str, dict[str, Any]] = {}
-    with ProcessPoolExecutor() as pool, Builder() as builder:
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool, Builder() as builder:
         bench = Bench(backend, builder.build_all, verify=False)
         for n in args.batch:
             layers = [(name, p) for name in args.networks for p in of_suite(f"recent/{name}", n)]
             entries = list(pool.map(entry, (p for _, p in layers), [gpu] * len(layers), chunksize=4))
-            found = [record(name, row) for (name, _), row in zip(layers, bench.rows(entries), strict=True)]
+            found: list[dict[str, Any]] = []
+            for (name, _), row in zip(layers, bench.rows(entries), strict=True):
+                found.append(record(name, row))
+                if args.out:
+                    records.write(args.out, summary=summaries, rows=rows + found)
             rows += found
             summaries[f"batch {n}"] = summary(found)
-            print(f"batch {n}: {summaries[f'batch {n}']}")
+            print(f"batch {n}: {summaries[f'batch {n}']}", flush=True)
             if args.out:
                 records.write(args.out, summary=summaries, rows=rows)
 
