@@ -120,7 +120,7 @@ NETWORKS: dict[str, Network] = {
     "repvgg": Network(_written_out("Repvgg"), (8,)),
     "stylegan2": Network(_written_out("Stylegan2"), (8,), (512, 1, 1)),
     "hrnet": Network(_written_out("Hrnet"), (8,), (3, 256, 256)),
-    "segformer_b0": Network(_written_out("Segformer"), (1, 8), (3, 512, 512), least=1.1),
+    "segformer_b0": Network(_written_out("Segformer"), (1, 8), (3, 512, 512)),
     "sd15_unet": Network(_unet, (2,), (4, 64, 64), "bfloat16", least=1.1),
     "sd15_vae_decoder": Network(_vae_decoder, (1,), (4, 64, 64), "bfloat16", least=1.2),
 }  # fmt: skip

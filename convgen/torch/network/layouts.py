@@ -115,6 +115,9 @@ def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any], constant: C
         if is_call(node, A.convolution.default):
             _copy_image(graph, node, changed)
             _copy_filters(graph, node, constant, changed)
+        elif _undoes_channels_last(node) and not reads_memory(graph):
+            node.kwargs = {}
+            _renew(graph, node, changed)
         _follow(graph, node, changed)
     drop_identities(graph)
 
@@ -257,6 +260,14 @@ def _copy_image(graph: Any, convolution: Node, changed: set[Node]) -> None:
         for node in itertools.takewhile(lambda each: each is not convolution, list(graph.nodes)):  # which are laid out
             _follow(graph, node, behind)
         changed |= behind
+
+
+def _undoes_channels_last(node: Node) -> bool:
+    """Whether a copy has an image's channels first, as of contiguous(); what needs that makes a copy of its own."""
+    if not is_call(node, A.clone.default) or node.kwargs.get("memory_format") != torch.contiguous_format:
+        return False
+    image = value_of(node.args[0])
+    return image.dim() in FORMATS and is_channels_last(image) and not any(user.op == "output" for user in node.users)
 
 
 def _copy_filters(graph: Any, convolution: Node, constant: Collection[Node], changed: set[Node]) -> None:

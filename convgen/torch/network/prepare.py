@@ -44,7 +44,10 @@ from convgen.torch.network.layouts import (
 )
 from convgen.torch.network.linears import linears_as_convolutions, restore
 from convgen.torch.network.normalizations import sums_behind, use_sums, write_out
+from convgen.torch.network.passes import lay_out_passes
+from convgen.torch.network.pools import split_pools
 from convgen.torch.network.report import Report, Row, told, warn
+from convgen.torch.network.resampling import move_interpolation
 from convgen.torch.network.sink import sink_views
 from convgen.torch.network.trace import faked, flat_graph, is_call, placeholders, value_of
 from convgen.torch.network.views import joined, placed, take_out_views, views_among
@@ -197,6 +200,8 @@ class Prepared:
             self.report.notes.append(f"{one if folded == 1 else several} folded into the convolutions before them")
         every = level is Rewritten.ALL
         if every:
+            split_pools(graph)
+            move_interpolation(graph, constant_nodes(graph, constants))
             linears_as_convolutions(graph)
             sink_views(graph)
         _name_layers(graph, constants, names)
@@ -214,6 +219,8 @@ class Prepared:
         if joined:
             written = "1 concatenation is" if joined == 1 else f"{joined} concatenations are"
             self.report.notes.append(f"{written} written in place")
+        if every and options.inductor:
+            lay_out_passes(graph, constant_nodes(graph, constants))
         return texts_of_slices(graph) if joined and on_gpu else []
 
     def _compile(

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from convgen.torch.network.chains import Chain
+from convgen.torch.network.pixels import constant, takes_pixels
 from convgen.torch.network.trace import call, is_call, value_of
 
 Node = Any
@@ -48,7 +49,7 @@ def upsampled(x: Node) -> Node | None:
     while is_call(x, A.clone.default, A._to_copy.default) and len(x.users) == 1:
         x = x.args[0]
         copies.append(x)
-    if not is_call(x, A._unsafe_index.Tensor, A.index.Tensor) or len(x.users) != 1 or not _is_nearest(x):
+    if not takes_pixels(x) or len(x.users) != 1 or not _is_nearest(x):
         return None
     source = x.args[0]
     if is_call(source, A._to_copy.default) and value_of(source).dtype != value_of(copies[0]).dtype:
@@ -61,11 +62,9 @@ def upsampled(x: Node) -> Node | None:
 def _is_nearest(x: Node) -> bool:
     """Whether an index of pixels takes each as often as the next, in order."""
     source, indices = x.args
-    rank = value_of(x).dim() - 2
-    if rank < 1 or len(indices) != rank + 2 or indices[0] is not None or indices[1] is not None:
-        return False
+    rank = len(indices) - 2
     for axis, (index, factor) in enumerate(zip(indices[2:], _factors(source, x), strict=True)):
-        pixels, extent = _constant(index), value_of(source).shape[axis + 2]
+        pixels, extent = constant(index), value_of(source).shape[axis + 2]
         if pixels is None or value_of(x).shape[axis + 2] != extent * factor:
             return False
         nearest = torch.arange(extent, device="cpu").repeat_interleave(factor).view(-1, *[1] * (rank - 1 - axis))
@@ -78,22 +77,6 @@ def _factors(source: Node, x: Node) -> list[int]:
     return [
         large // max(small, 1) for large, small in zip(value_of(x).shape[2:], value_of(source).shape[2:], strict=True)
     ]
-
-
-def _constant(node: Any) -> Tensor | None:
-    """The value of a node that follows from numbers alone, on the CPU; None of others."""
-    if not isinstance(node, torch.fx.Node) or node.op != "call_function":
-        return None
-    inputs = {each: _constant(each) for each in node.all_input_nodes}
-    if any(value is None for value in inputs.values()) or not (inputs or is_call(node, *_MADE_OF_NUMBERS)):
-        return None
-    arguments, keywords = torch.fx.map_arg((node.args, node.kwargs), inputs.__getitem__)
-    if "device" in keywords:
-        keywords = {**keywords, "device": torch.device("cpu")}
-    return node.target(*arguments, **keywords)
-
-
-_MADE_OF_NUMBERS = (A.arange.default, A.arange.start, A.arange.start_step)
 
 
 def _filters(w: Node, factors: Sequence[int], groups: int) -> Node:

@@ -1,0 +1,96 @@
+"""Passes that Inductor writes: how their results lie in memory, and what they write.
+
+Inductor lays out a pass's result as what it reads lies, or as an operator behind it asks.  Of pixels that are taken by
+indices, as interpolation takes them, it does not know how they lie: an image with channels last is then read and
+written with channels first, at a fifth of the speed.  So results are laid out here:
+
+- operands of epilogues: Inductor heeds what operators ask of tensors, but not of lists of them
+- concatenations of passes alone, by their smallest part
+- an image that interpolation takes pixels of, and that is itself made of such: else a pixel of the result repeats all
+  that makes the pixels that it takes
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+from torch._inductor import inductor_prims  # noqa: F401  (it registers what lays out)
+
+from convgen.torch.network.chains import POINTWISE
+from convgen.torch.network.layouts import FORMATS, is_channels_last
+from convgen.torch.network.pixels import takes_pixels
+from convgen.torch.network.trace import VIEWS, call, is_call, value_of
+
+Node = Any
+A: Any = torch.ops.aten
+_LAID_OUT = torch.ops.prims.inductor_force_stride_order.default
+_SEES = (*VIEWS, A.permute.default, A.transpose.int, A.slice.Tensor, A.squeeze.dim, A.unsqueeze.default)
+#: Besides convgen's operators, what gives tensors that Inductor takes as they are.
+_OPERATORS = (A.convolution.default, A.empty_strided.default)
+
+
+def lay_out_passes(graph: Any, constants: Collection[Node]) -> None:
+    """Has Inductor write what is said above, with channels last."""
+    for node in list(graph.nodes):
+        for image in _wanted(node):
+            if image not in constants and not _is_given(image):
+                _lay_out(graph, image)
+
+
+def _wanted(node: Node) -> Iterator[Node]:
+    """Images that are to be laid out for a node."""
+    if node.op != "call_function":
+        return
+    if getattr(node.target, "namespace", "") == "convgen":
+        for operands in node.args:
+            if isinstance(operands, list | tuple):
+                yield from (each for each in operands if isinstance(each, torch.fx.Node) and _is_image(each))
+    elif takes_pixels(node):
+        source = node.args[0]
+        if _is_image(source) and _is_taken(source):
+            yield source
+    elif is_call(node, A.cat.default) and _is_image(node) and not any(_is_given(part) for part in node.args[0]):
+        yield min(node.args[0], key=lambda part: value_of(part).numel())
+
+
+def _is_image(node: Node) -> bool:
+    """Whether a value has channels last, and several of them and of pixels."""
+    value = value_of(node)
+    if value.dim() not in FORMATS or value.shape[1] == 1 or math.prod(value.shape[2:]) == 1:
+        return False
+    return is_channels_last(value) and value.is_floating_point()
+
+
+def _is_given(image: Node) -> bool:
+    """Whether Inductor takes a tensor as it is given, or as an operator makes it, and not as suits a pass."""
+    while is_call(image, *_SEES) or image.target is operator.getitem:
+        image = image.args[0]
+    if image.op != "call_function" or is_call(image, _LAID_OUT, *_OPERATORS):
+        return True
+    return getattr(image.target, "namespace", "") == "convgen"
+
+
+def _is_taken(image: Node) -> bool:
+    """Whether a pass that makes an image takes pixels of another."""
+    pending, seen = [image], {image}
+    while pending:
+        node = pending.pop()
+        if takes_pixels(node):
+            return True
+        if is_call(node, *POINTWISE, A.clone.default, A.mul.Tensor):
+            pending += [source for source in node.all_input_nodes if source not in seen]
+            seen.update(node.all_input_nodes)
+    return False
+
+
+def _lay_out(graph: Any, image: Node) -> None:
+    """All that reads the image reads it as it is laid out."""
+    readers = list(image.users)
+    with graph.inserting_after(image):
+        made = call(graph, _LAID_OUT, image, list(value_of(image).stride()))
+    for reader in readers:
+        reader.replace_input_with(image, made)
