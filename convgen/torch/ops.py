@@ -53,7 +53,8 @@ library.define(
     f"conv_weight_bias(Tensor input, Tensor grad_output, SymInt[] weight_size, {_GEOMETRY}) -> (Tensor, Tensor)",
     tags=_TAGS,
 )
-library.define("copy_into(Tensor(a!) out, Tensor input) -> ()", tags=_TAGS)
+_LIES_ANYHOW = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
+library.define("copy_into(Tensor(a!) out, Tensor input) -> ()", tags=_LIES_ANYHOW)
 
 
 def _fused_on_gpu(

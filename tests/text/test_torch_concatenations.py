@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 import convgen.torch as ct  # noqa: E402
 from convgen.torch.network.concatenations import in_place  # noqa: E402
+from convgen.torch.network.inductor import compiled  # noqa: E402
 from convgen.torch.network.prepare import texts_of_slices  # noqa: E402
 from convgen.torch.network.trace import flat_graph  # noqa: E402
 
@@ -143,6 +144,71 @@ def test_what_is_written_in_place(function: Callable[..., object], cats: int, wr
     assert sum(re.search(r"output y: .* of \d+\]", text) is not None for text in texts) == writes
     for ours, theirs in zip(graph_module(x), expected, strict=True):
         assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
+
+
+def sppf(x):
+    """YOLO's: of pools, each of the one before."""
+    y = conv(x, 8)
+    first = TF.max_pool2d(y, 3, 1, 1)
+    second = TF.max_pool2d(first, 3, 1, 1)
+    return conv(torch.cat([y, first, second], 1), 8)
+
+
+def interpolated(x):
+    """A U-Net's, with bilinear interpolation."""
+    y = conv(x, 8)
+    up = TF.interpolate(conv(TF.max_pool2d(y, 2), 12), scale_factor=2, mode="bilinear")
+    return conv(torch.cat([up, y], 1), 8)
+
+
+def read_after(x):
+    """What the first part's readers see stays its own, and is read as a slice."""
+    pool = TF.max_pool2d(x, 3, 1, 1)
+    y = torch.cat([conv(x, 8), pool], 1)
+    return conv(y, 8), conv(pool * 2, 4), pool.mean((2, 3))
+
+
+def added_to(x):
+    """A pass's result is a result of the graph, too: it is copied."""
+    pool = TF.max_pool2d(x, 3, 1, 1)
+    return torch.cat([conv(x, 24), pool], 1), pool
+
+
+@pytest.mark.parametrize(
+    ("function", "images"),
+    [
+        (branches, 1), (dense, 1), (skip, 2), (parts, 2), (sppf, 1), (interpolated, 2), (read_after, 2), (added_to, 2),
+        (mostly_copied, 1),
+    ],
+)  # fmt: skip
+def test_passes_of_inductor_write_where_results_belong(function, images, monkeypatch) -> None:
+    """Besides concatenations, Inductor has memory for what convolutions read and for results alone, and no operator
+    copies."""
+    monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
+    x = torch.randint(-3, 4, (2, 16, 4, 4)).float().to(memory_format=torch.channels_last)
+
+    def results(*given: Tensor) -> tuple[Tensor, ...]:
+        made = function(*given)
+        return made if isinstance(made, tuple) else (made,)
+
+    graph_module = flat_graph(results, [x])
+    in_place(graph_module.graph, inductor=True)
+    graph_module.recompile()
+    written: list[str] = []
+    found = _run_and_get_code(lambda: compiled(graph_module, [x], {})(x), written)
+    for ours, theirs in zip(found, results(x), strict=True):
+        torch.testing.assert_close(ours, theirs)
+        assert ours.stride() == theirs.stride()
+    assert "copy_into.default(" not in written[0]
+    assert len(re.findall(r"= empty_strided_cpu\(\(2, \d+, [2-9]", written[0])) == images
+
+
+def _run_and_get_code(function, written: list[str]):
+    from torch._inductor.utils import run_and_get_code
+
+    made, code = run_and_get_code(function)
+    written += code
+    return made
 
 
 class Block(nn.Module):

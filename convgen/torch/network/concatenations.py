@@ -1,7 +1,7 @@
 """Concatenations along the channels, written in place: DenseNet's, GoogLeNet's, U-Nets'.
 
     cat([convolution, pooling], 1)  =  a tensor of all channels, of which the convolution writes a slice; the pooling's
-                                       result is copied into another
+                                       result is copied into another, or is that, by Inductor
 
 A concatenation that begins with another's tensors is the same memory, of which the shorter is a slice: in a block of
 DenseNet each tensor is written once, and copied never.  A convolution writes in place where the slice is aligned, and
@@ -10,7 +10,8 @@ where whatever else reads its result can read a slice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
+import operator
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ Node = Any
 Readers = Set[Any]
 A: Any = torch.ops.aten
 C: Any = torch.ops.convgen
+_CONV = C.fused_conv.default
 #: What reads a slice as well as a packed tensor, besides convgen's own operators; of cuDNN's, what Inductor replaces.
 _BY_INDUCTOR = frozenset({A.cudnn_batch_norm.default})
 _READERS = frozenset({
@@ -32,6 +34,11 @@ _READERS = frozenset({
     A.avg_pool2d.default, A.adaptive_avg_pool2d.default, A._adaptive_avg_pool2d.default, A.mean.dim,
     A._unsafe_index.Tensor,
 })  # fmt: skip
+#: What Inductor makes by passes.
+_PASSES = (
+    *(*POINTWISE, *BATCH_NORMS, A.clone.default, A.mul.Tensor, A._unsafe_index.Tensor, A.index.Tensor),
+    *(A.max_pool2d_with_indices.default, A.max_pool3d_with_indices.default, A.avg_pool2d.default),
+)
 
 
 @dataclass
@@ -58,9 +65,9 @@ def in_place(graph: Any, inductor: bool) -> int:
     pieces: dict[Node, Node] = {}  # of what is written in place
     rewritten = 0
     for family in _families(graph):
-        writers = {at: part for at, part in enumerate(family.parts) if _writes(family, at, readers)}
+        writers = {at: part for at, part in enumerate(family.parts) if _writes(family, at, readers, inductor)}
         writers = {at: part for at, part in writers.items() if part not in pieces}
-        if writers and _pays(family, writers):
+        if _pays(family, writers, inductor):
             family.parts = [pieces.get(part, part) for part in family.parts]
             rewritten += _rewrite(graph, family, writers, readers, order, pieces)
     graph.eliminate_dead_code()
@@ -107,32 +114,40 @@ def _parts(cat: Node) -> list[Node]:
     return found
 
 
-def _writes(family: Family, at: int, readers: Readers) -> bool:
+def _writes(family: Family, at: int, readers: Readers, inductor: bool) -> bool:
     """Whether a part can be written where it belongs."""
     part = family.parts[at]
-    if not is_call(part, C.fused_conv.default) or family.parts.count(part) > 1:
+    if not (is_call(part, _CONV) or (inductor and _is_pass(part))) or family.parts.count(part) > 1:
         return False
     size = value_of(part).element_size()
     aligned = all(n * size % WIDEST == 0 for n in (family.first_channel(at), value_of(family.whole).shape[1]))
     return aligned and _is_read_as_slice(part, readers)
 
 
-def _pays(family: Family, writers: Collection[int]) -> bool:
-    """Whether fewer channels are copied into the memory than concatenations copy of what is written in place; as many
-    only where none are slices, as of a block's half that passes by, which Inductor reads where a shuffle wants it."""
+def _pays(family: Family, writers: dict[int, Node], inductor: bool) -> bool:
+    """Whether fewer channels are copied into the memory than concatenations copy of what convolutions write in place;
+    as many only where none are slices, as of a block's half that passes by, which Inductor reads where a shuffle wants
+    it.  What Inductor's passes make for the concatenation alone is copied by neither."""
     channels = [value_of(part).shape[1] for part in family.parts]
-    saved = sum(channels[at] for count in family.members.values() for at in writers if at < count)
-    copied = [at for at in range(len(channels)) if at not in writers]
+    convolutions = [at for at, part in writers.items() if is_call(part, _CONV)]
+    saved = sum(channels[at] for count in family.members.values() for at in convolutions if at < count)
+    copied = [
+        at
+        for at, part in enumerate(family.parts)
+        if at not in writers and not (inductor and _is_pass(part) and family.members.keys() >= part.users.keys())
+    ]
     slices = any(not _is_packed(family.parts[at]) for at in copied)
-    return saved >= sum(channels[at] for at in copied) + slices
+    return bool(convolutions) and saved >= sum(channels[at] for at in copied) + slices
+
+
+def _is_pass(part: Node) -> bool:
+    """Whether Inductor makes a value by a pass."""
+    return is_call(part.args[0] if part.target is operator.getitem else part, *_PASSES)
 
 
 def _is_read_as_slice(node: Node, readers: Readers) -> bool:
     """Whether all that reads a node's value can read a slice."""
-    return all(
-        user.target in readers or (is_call(user, C.fused_conv.default) and user.args[1] is not node)
-        for user in node.users
-    )
+    return all(user.target in readers or (is_call(user, _CONV) and user.args[1] is not node) for user in node.users)
 
 
 def _rewrite(
@@ -150,9 +165,13 @@ def _rewrite(
     for at, part in writers.items():
         with graph.inserting_before(part):
             piece = _slice(graph, memory, family, at, at + 1)
-            call(graph, C.fused_conv_into.default, piece, *part.args, **part.kwargs)
+            if is_call(part, _CONV):
+                call(graph, C.fused_conv_into.default, piece, *part.args, **part.kwargs)
         part.replace_all_uses_with(piece)
         pieces[part] = piece
+        if not is_call(part, _CONV):
+            with graph.inserting_after(part):
+                call(graph, C.copy_into.default, piece, part)
     for at, part in copied.items():
         with graph.inserting_before(due[at]):
             call(graph, C.copy_into.default, _slice(graph, memory, family, at, at + 1), part)

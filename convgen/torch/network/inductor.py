@@ -20,6 +20,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from convgen.runtime.artifacts import schema_digest
+from convgen.torch.network.lowerings import lower_copies
 from convgen.torch.network.sites import write_sites
 
 _brief: ContextVar[bool] = ContextVar("brief", default=False)
@@ -90,8 +91,10 @@ def with_symbols(
 
 @contextmanager
 def brief() -> Iterator[None]:
-    """Within, and in this thread, Inductor tells of any operator by its name alone, and calls convgen's by sites."""
+    """Within, and in this thread, Inductor tells of any operator by its name alone, and calls convgen's by sites; it
+    copies into slices by passes."""
     write_sites(is_brief)
+    lower_copies()
     before = _brief.set(True)
     try:
         yield

@@ -18,6 +18,7 @@ import torch
 
 from convgen.torch.network.pixels import constant, takes_pixels
 from convgen.torch.network.trace import call, is_call, value_of
+from convgen.torch.network.upsampling import upsampled
 
 Node = Any
 Tensor = Any
@@ -69,7 +70,7 @@ def move_interpolation(graph: Any, constants: Collection[Node]) -> None:
         if not is_call(node, A.convolution.default) or not _mixes_channels(node, constants):
             continue
         x, k = node.args[0], value_of(node).shape[1]
-        if list(x.users) != [node]:
+        if list(x.users) != [node] or upsampled(x):  # that is folded: no large image is written but the result
             continue
         parts = [_part(image) for image in (x.args[0] if _is_concatenation(x) else [x])]
         if 2 * k <= sum(value_of(image).shape[1] for image, moved in parts if moved):
