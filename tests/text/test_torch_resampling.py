@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+import convgen.torch as ct  # noqa: E402
 from convgen.torch.network.constants import constant_nodes  # noqa: E402
 from convgen.torch.network.resampling import move_interpolation  # noqa: E402
 from convgen.torch.network.trace import flat_graph, is_call, placeholders, value_of  # noqa: E402
@@ -128,3 +129,19 @@ def test_filters_that_are_computed_stay():
     w, x = drawn(4, 8, 1, 1), drawn(1, 8, 6, 6)
     made = rewritten(lambda w, x: (TF.conv2d(double(x), w * x.mean()),), [w], [x])
     assert pixels(made) == [144]
+
+
+def test_the_report_says_so():
+    class Decoder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.Conv2d(16, 4, 1)
+
+        def forward(self, x):
+            x = self.first(x)
+            return self.last(torch.cat([x, double(x[..., ::2, ::2])], 1)).relu()
+
+    model, x = Decoder().eval(), drawn(1, 3, 8, 8)
+    fast = ct.optimize(model, x, inductor=False)
+    assert fast.report.notes[0] == "1 interpolation is moved behind 1x1 convolutions"
+    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)

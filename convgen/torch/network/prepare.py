@@ -201,7 +201,9 @@ class Prepared:
         every = level is Rewritten.ALL
         if every:
             split_pools(graph)
-            move_interpolation(graph, constant_nodes(graph, constants))
+            if moved := move_interpolation(graph, constant_nodes(graph, constants)):
+                images = "1 interpolation is" if moved == 1 else f"{moved} interpolations are"
+                self.report.notes.append(f"{images} moved behind 1x1 convolutions")
             linears_as_convolutions(graph)
             sink_views(graph)
         _name_layers(graph, constants, names)

@@ -64,8 +64,10 @@ class Resampled:
 Part = tuple[Node, Resampled | None]
 
 
-def move_interpolation(graph: Any, constants: Collection[Node]) -> None:
-    """Moves interpolation behind convolutions of constant filters, where at most half is left to write then."""
+def move_interpolation(graph: Any, constants: Collection[Node]) -> int:
+    """Moves interpolation behind convolutions of constant filters, where at most half is left to write then; of how
+    many images."""
+    count = 0
     for node in list(graph.nodes):
         if not is_call(node, A.convolution.default) or not _mixes_channels(node, constants):
             continue
@@ -77,7 +79,9 @@ def move_interpolation(graph: Any, constants: Collection[Node]) -> None:
             with graph.inserting_before(node):
                 made = _sum(graph, node, parts)
             node.replace_all_uses_with(made)
+            count += sum(moved is not None for _, moved in parts)
     graph.eliminate_dead_code()
+    return count
 
 
 def _mixes_channels(node: Node, constants: Collection[Node]) -> bool:
