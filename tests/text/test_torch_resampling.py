@@ -145,3 +145,26 @@ def test_the_report_says_so():
     fast = ct.optimize(model, x, inductor=False)
     assert fast.report.notes[0] == "1 interpolation is moved behind 1x1 convolutions"
     torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+class Gated(torch.nn.Module):
+    """A residual block with squeeze and excitation: much lies behind its gate."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.gate, self.last = (torch.nn.Conv2d(4, 4, 1) for _ in range(3))
+
+    def forward(self, x):
+        y = self.first(x).relu()
+        return x + self.last(y * self.gate(y.mean((2, 3), keepdim=True)).sigmoid())
+
+
+def test_a_deep_network_is_looked_through_once():
+    """The work does not double from block to block: of forty, it would not end."""
+    blocks = torch.nn.Sequential(*[Gated() for _ in range(40)]).eval()
+    weights = dict(blocks.named_parameters())
+
+    def function(*given):
+        return (torch.func.functional_call(blocks, dict(zip(weights, given, strict=False)), given[-1]),)
+
+    rewritten(function, [weight.detach() for weight in weights.values()], [drawn(1, 4, 4, 4)])

@@ -102,6 +102,7 @@ def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any], constant: C
     """Inserts the copies: of the tensors given, which the placeholders stand for, and of what convolutions read, images
     and constant filters."""
     changed: set[Node] = set()
+    any_layout = not reads_memory(graph)
     for node in list(graph.nodes):
         if is_call(node, *_READS_MEMORY):
             _keep_layout(graph, node)
@@ -115,7 +116,7 @@ def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any], constant: C
         if is_call(node, A.convolution.default):
             _copy_image(graph, node, changed)
             _copy_filters(graph, node, constant, changed)
-        elif _undoes_channels_last(node) and not reads_memory(graph):
+        elif any_layout and _undoes_channels_last(node):
             node.kwargs = {}
             _renew(graph, node, changed)
         _follow(graph, node, changed)

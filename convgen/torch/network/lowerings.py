@@ -1,7 +1,7 @@
-"""Copies into slices, as Inductor writes them: a pass writes its result where it belongs.
+"""How Inductor writes `convgen::copy_into`: the pass that makes a result writes it where it belongs.
 
-Inductor makes a copy of its own of `copy_into(slice, pool(x))`, unless it is told that the pool's result may be the
-slice.  It may where nothing else reads the result.
+Of `copy_into(slice, pool(x))` Inductor would make the pool's result and a copy.  Where nothing else reads the result,
+it is told that the slice is its memory.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Passes that Inductor writes: how their results lie in memory, and what they write.
+"""Passes that Inductor writes: the layouts of their results, and which of them are written.
 
-Inductor lays out a pass's result as what it reads lies, or as an operator behind it asks.  Of pixels that are taken by
-indices, as interpolation takes them, it does not know how they lie: an image with channels last is then read and
-written with channels first, at a fifth of the speed.  So results are laid out here:
+Inductor gives a result the layout of what the pass reads, or the one that an operator behind it asks for.  Where a pass
+takes pixels by indices, as interpolation does, it cannot tell the layout and takes channels first: an image with
+channels last is then read and written at a fifth of the speed.  So these are laid out with channels last:
 
-- operands of epilogues: Inductor heeds what operators ask of tensors, but not of lists of them
-- concatenations of passes alone, by their smallest part
-- an image that interpolation takes pixels of, and that is itself made of such: else a pixel of the result repeats all
-  that makes the pixels that it takes
+- operands of epilogues, which are a list: Inductor heeds what operators ask of tensors, but not of lists of them
+- the smallest part of a concatenation that passes alone make; the others follow it
+- an interpolated image that is interpolated again: it is written first, since a pixel of the result would otherwise
+  compute all the pixels that it takes
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OPERATORS = (A.convolution.default, A.empty_strided.default)
 
 
 def lay_out_passes(graph: Any, constants: Collection[Node]) -> None:
-    """Has Inductor write what is said above, with channels last."""
+    """Marks the images of `graph` that Inductor is to write with channels last."""
     for node in list(graph.nodes):
         for image in _wanted(node):
             if image not in constants and not _is_given(image):

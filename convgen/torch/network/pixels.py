@@ -17,15 +17,33 @@ _TAKES = (A._unsafe_index.Tensor, A.index.Tensor)
 
 def constant(node: Any) -> Tensor | None:
     """The value of a node that follows from numbers alone, on the CPU; None of others."""
-    if not isinstance(node, torch.fx.Node) or node.op != "call_function":
-        return None
-    inputs = {each: constant(each) for each in node.all_input_nodes}
-    if any(value is None for value in inputs.values()) or not (inputs or is_call(node, *_MADE_OF_NUMBERS)):
-        return None
-    arguments, keywords = torch.fx.map_arg((node.args, node.kwargs), inputs.__getitem__)
-    if "device" in keywords:
-        keywords = {**keywords, "device": torch.device("cpu")}
-    return node.target(*arguments, **keywords)
+    made: dict[Node, Tensor] = {}
+
+    def value(each: Node) -> Tensor:
+        if each not in made:
+            arguments, keywords = torch.fx.map_arg((each.args, each.kwargs), value)
+            if "device" in keywords:
+                keywords = {**keywords, "device": torch.device("cpu")}
+            made[each] = each.target(*arguments, **keywords)
+        return made[each]
+
+    return value(node) if _is_of_numbers(node) else None
+
+
+def _is_of_numbers(node: Any) -> bool:
+    """Whether a node is made of numbers alone.  Of others, which all of a network may be behind, no more is looked at
+    than it takes to know."""
+    pending, seen = [node], {node}
+    while pending:
+        each = pending.pop()
+        if not isinstance(each, torch.fx.Node) or each.op != "call_function":
+            return False
+        sources = each.all_input_nodes
+        if not sources and not is_call(each, *_MADE_OF_NUMBERS):
+            return False
+        pending += [source for source in sources if source not in seen]
+        seen.update(sources)
+    return True
 
 
 def takes_pixels(node: Node) -> bool:
