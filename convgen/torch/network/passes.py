@@ -53,8 +53,10 @@ def _wanted(node: Node) -> Iterator[Node]:
         source = node.args[0]
         if _is_image(source) and _is_taken(source):
             yield source
-    elif is_call(node, A.cat.default) and _is_image(node) and not any(_is_given(part) for part in node.args[0]):
-        yield min(node.args[0], key=lambda part: value_of(part).numel())
+    elif is_call(node, A.cat.default) and _is_image(node):
+        parts = node.args[0]
+        if len(parts) > 1 and not any(map(_is_given, parts)):
+            yield min(parts, key=lambda part: value_of(part).numel())
 
 
 def _is_image(node: Node) -> bool:
