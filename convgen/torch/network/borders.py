@@ -7,7 +7,6 @@ the pass writes the padded image instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ import torch
 from convgen.torch.network.chains import POINTWISE
 from convgen.torch.network.layouts import copied
 from convgen.torch.network.padding import is_border
-from convgen.torch.network.trace import STAYS, is_call, value_of
+from convgen.torch.network.trace import STAYS, is_call, value_of, with_sources
 
 Node = Any
 A: Any = torch.ops.aten
@@ -42,7 +41,7 @@ def _is_pass(image: Node) -> bool:
     made = image
     while is_call(made, *_VIEWS) and len(made.users) == 1:
         made = made.args[0]
-    behind = _with_sources(made, lambda node: node.target in (*POINTWISE, *_VIEWS, _COPY))
+    behind = with_sources(made, lambda node: node.target in (*POINTWISE, *_VIEWS, _COPY))
     if any(is_call(node, A.convolution.default) for node in behind):
         return False
     return len(made.users) == 1 and made.target in (*POINTWISE, _COPY)
@@ -52,21 +51,10 @@ def _is_rearranged(image: Node) -> bool:
     """Whether pixels of an image come from other places, as by PixelShuffle, behind the convolutions before it: torch
     2.13's Inductor fails where it repeats such pixels."""
     rank = value_of(image).dim() - 2
-    behind = _with_sources(image, lambda node: not is_call(node, A.convolution.default))
+    behind = with_sources(image, lambda node: not is_call(node, A.convolution.default))
     return any(
         is_call(node, *_SHUFFLES) or (is_call(node, A.view.default) and _moves_pixels(node, rank)) for node in behind
     )
-
-
-def _with_sources(image: Node, goes_on: Callable[[Node], bool]) -> Iterator[Node]:
-    """A node, and those that it is made of, each once; not what a node is made of at which it does not go on."""
-    pending, seen = [image], {image}
-    while pending:
-        node = pending.pop()
-        yield node
-        if goes_on(node):
-            pending += [source for source in node.all_input_nodes if source not in seen]
-            seen.update(node.all_input_nodes)
 
 
 def _moves_pixels(view: Node, rank: int) -> bool:

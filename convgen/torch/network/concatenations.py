@@ -36,7 +36,7 @@ _READERS = frozenset({
 })  # fmt: skip
 #: What Inductor makes by passes.
 _PASSES = (
-    *(*POINTWISE, *BATCH_NORMS, A.clone.default, A.mul.Tensor, A._unsafe_index.Tensor, A.index.Tensor),
+    *(*POINTWISE, *BATCH_NORMS, A.clone.default, A._unsafe_index.Tensor, A.index.Tensor),
     *(A.max_pool2d_with_indices.default, A.max_pool3d_with_indices.default, A.avg_pool2d.default),
 )
 
@@ -164,13 +164,12 @@ def _rewrite(
         memory = _empty(graph, value_of(whole))
     for at, part in writers.items():
         with graph.inserting_before(part):
-            piece = _slice(graph, memory, family, at, at + 1)
+            pieces[part] = piece = _slice(graph, memory, family, at, at + 1)
+        part.replace_all_uses_with(piece)
+        with graph.inserting_after(part):
             if is_call(part, _CONV):
                 call(graph, C.fused_conv_into.default, piece, *part.args, **part.kwargs)
-        part.replace_all_uses_with(piece)
-        pieces[part] = piece
-        if not is_call(part, _CONV):
-            with graph.inserting_after(part):
+            else:
                 call(graph, C.copy_into.default, piece, part)
     for at, part in copied.items():
         with graph.inserting_before(due[at]):

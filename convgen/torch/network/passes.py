@@ -23,7 +23,7 @@ from torch._inductor import inductor_prims  # noqa: F401  (it registers what lay
 from convgen.torch.network.chains import POINTWISE
 from convgen.torch.network.layouts import FORMATS, is_channels_last
 from convgen.torch.network.pixels import takes_pixels
-from convgen.torch.network.trace import VIEWS, call, is_call, value_of
+from convgen.torch.network.trace import VIEWS, call, is_call, value_of, with_sources
 
 Node = Any
 A: Any = torch.ops.aten
@@ -78,15 +78,8 @@ def _is_given(image: Node) -> bool:
 
 def _is_taken(image: Node) -> bool:
     """Whether a pass that makes an image takes pixels of another."""
-    pending, seen = [image], {image}
-    while pending:
-        node = pending.pop()
-        if takes_pixels(node):
-            return True
-        if is_call(node, *POINTWISE, A.clone.default, A.mul.Tensor):
-            pending += [source for source in node.all_input_nodes if source not in seen]
-            seen.update(node.all_input_nodes)
-    return False
+    behind = with_sources(image, lambda node: is_call(node, *POINTWISE, A.clone.default))
+    return any(takes_pixels(node) for node in behind)
 
 
 def _lay_out(graph: Any, image: Node) -> None:

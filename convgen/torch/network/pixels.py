@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from convgen.torch.network.trace import is_call, value_of
+from convgen.torch.network.trace import is_call, value_of, with_sources
 
 Node = Any
 Tensor = Any
@@ -33,17 +33,10 @@ def constant(node: Any) -> Tensor | None:
 def _is_of_numbers(node: Any) -> bool:
     """Whether a node is made of numbers alone.  Of others, which all of a network may be behind, no more is looked at
     than it takes to know."""
-    pending, seen = [node], {node}
-    while pending:
-        each = pending.pop()
-        if not isinstance(each, torch.fx.Node) or each.op != "call_function":
-            return False
-        sources = each.all_input_nodes
-        if not sources and not is_call(each, *_MADE_OF_NUMBERS):
-            return False
-        pending += [source for source in sources if source not in seen]
-        seen.update(sources)
-    return True
+    return isinstance(node, torch.fx.Node) and all(
+        each.op == "call_function" and (each.all_input_nodes or is_call(each, *_MADE_OF_NUMBERS))
+        for each in with_sources(node, lambda _: True)
+    )
 
 
 def takes_pixels(node: Node) -> bool:

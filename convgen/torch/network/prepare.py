@@ -195,15 +195,12 @@ class Prepared:
             return []
         move_numbers(graph, constant_nodes(graph, constants))
         folded = fold_batch_norms(graph, constant_nodes(graph, constants))
-        if folded:
-            one, several = "1 BatchNorm is", f"{folded} BatchNorms are"
-            self.report.notes.append(f"{one if folded == 1 else several} folded into the convolutions before them")
+        self._note(folded, "BatchNorm", "folded into the convolutions before them")
         every = level is Rewritten.ALL
         if every:
             split_pools(graph)
-            if moved := move_interpolation(graph, constant_nodes(graph, constants)):
-                images = "1 interpolation is" if moved == 1 else f"{moved} interpolations are"
-                self.report.notes.append(f"{images} moved behind 1x1 convolutions")
+            moved = move_interpolation(graph, constant_nodes(graph, constants))
+            self._note(moved, "interpolation", "moved behind 1x1 convolutions")
             linears_as_convolutions(graph)
             sink_views(graph)
         _name_layers(graph, constants, names)
@@ -218,12 +215,15 @@ class Prepared:
             write_out(graph)
         restore(graph)
         joined = every and in_place(graph, options.inductor)
-        if joined:
-            written = "1 concatenation is" if joined == 1 else f"{joined} concatenations are"
-            self.report.notes.append(f"{written} written in place")
+        self._note(joined, "concatenation", "written in place")
         if every and options.inductor:
             lay_out_passes(graph, constant_nodes(graph, constants))
         return texts_of_slices(graph) if joined and on_gpu else []
+
+    def _note(self, count: int, noun: str, done: str) -> None:
+        """Has the report say how many of something were rewritten, if any were."""
+        if count:
+            self.report.notes.append(f"1 {noun} is {done}" if count == 1 else f"{count} {noun}s are {done}")
 
     def _compile(
         self, graph_module: Any, function: Callable[..., Any], weights: Sequence[Tensor], names: Sequence[str],

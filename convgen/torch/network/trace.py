@@ -106,6 +106,17 @@ def erase_unread(graph: Any, node: Node) -> None:
             gone.add(node)
 
 
+def with_sources(node: Node, goes_on: Callable[[Node], bool]) -> Iterator[Node]:
+    """A node, and those that it is made of, each once; not what a node is made of at which it does not go on."""
+    pending, seen = [node], {node}
+    while pending:
+        node = pending.pop()
+        yield node
+        if goes_on(node):
+            pending += [source for source in node.all_input_nodes if source not in seen]
+            seen.update(node.all_input_nodes)
+
+
 def _is_identity(node: Node) -> bool:
     """What the function returns stays a tensor of its own."""
     copy = is_call(node, A.clone.default, A.alias.default) and not node.meta.get(STAYS)
