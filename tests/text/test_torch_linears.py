@@ -88,3 +88,47 @@ def test_readers_of_what_stays_linear_know_how_it_lies(monkeypatch) -> None:
     torch.testing.assert_close(ct.optimize(model, x, inductor=False)(x), model(x).detach())
     tokens = [value_of(operand) for chain in chains for operand in chain.operands if value_of(operand).dim() == 3]
     assert len(tokens) == 3 and all(each.stride(1) == 1 for each in tokens)
+
+
+class Excited(nn.Module):
+    """Squeeze and excitation by linear layers, and a classifier: both over rows of channels."""
+
+    def __init__(self, c: int = 8) -> None:
+        super().__init__()
+        self.conv, self.squeeze, self.excite = nn.Conv2d(3, c, 3), nn.Linear(c, 4), nn.Linear(4, c)
+        self.head = nn.Sequential(nn.Linear(c, 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 5, bias=False))
+
+    def forward(self, x):
+        y = self.conv(x)
+        gate = torch.sigmoid(self.excite(TF.relu(self.squeeze(y.mean((2, 3))))))
+        return self.head((y * gate[:, :, None, None]).amax((2, 3)))
+
+
+def test_activations_behind_linear_layers_of_rows_are_fused() -> None:
+    model, x = Excited().eval(), torch.randn(4, 3, 8, 8)
+    optimized = ct.optimize(model, x, inductor=False)
+    torch.testing.assert_close(optimized(x), model(x).detach())
+    fused = {row.layer: row.fused for row in optimized.report}
+    assert fused == {"conv": "add", "squeeze": "add relu", "excite": "add sigmoid", "head.0": "add relu", "head.3": ""}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_of_what_stays_linear_lie_as_before(seed: int, monkeypatch) -> None:
+    monkeypatch.setattr(prepare, "OnCpu", lambda: Drawn(seed))
+    model, x = Excited().eval(), torch.randn(4, 3, 8, 8)
+    found, expected = ct.optimize(model, x, inductor=False)(x), model(x).detach()
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize(
+    "x",
+    [torch.randn(8, 4).T, torch.randn(8).expand(4, 8), torch.randn(0, 8), torch.randn(4, 16)[:, ::2], torch.randn(8)],
+    ids=["columns", "the same row", "no row", "every second channel", "one row without an axis"],
+)
+def test_rows_that_lie_otherwise(x) -> None:
+    model = nn.Sequential(nn.Linear(8, 6), nn.GELU(), nn.Linear(6, 3)).eval()
+    expected = model(x).detach()
+    found = ct.optimize(model, x, inductor=False)(x)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()

@@ -150,7 +150,7 @@ NETWORKS = {
     "inception": lambda: Classifier(Inception(16), Inception(24)),
     "convnext": lambda: Classifier(ConvNext(16), ConvNext(16)),
 }
-#: What is fused into each convolution, in the order of the network.
+#: What is fused into each convolution, in the order of the network; the classifier's linear layer comes last.
 FUSED = {
     "resnet": [
         "add leaky_relu:0.1",
@@ -193,7 +193,7 @@ def test_networks_stay_right_and_everything_is_fused(name):
         expected = model(x)
     fast = ct.optimize(model, x, inductor=False)
     near(fast(x), expected)
-    assert [row.fused for row in fast.report] == FUSED[name]
+    assert [row.fused for row in fast.report] == [*FUSED[name], "add"]
     count = sum(isinstance(m, nn.BatchNorm2d) for m in model.modules()) - 2 * (name == "densenet")
     notes = [f"{count} BatchNorms are folded into the convolutions before them"] * (count > 0)
     notes += ["2 concatenations are written in place"] * (name in ("densenet", "inception"))

@@ -300,10 +300,54 @@ def test_images_as_channels_of_one_image():
     x, style = torch.randn(3, 16, 8, 8).half(), torch.randn(3, 5).half()
     with torch.no_grad():
         fast = ct.optimize(model, (x, style))
-        assert of_images(fast.report) == [True]
+        assert of_images(fast.report) == [True, False]  # the style's is a linear layer
         right = copy.deepcopy(model).double()(x.double(), style.double())
         errors = [(found.double() - right).norm() for found in (fast(x, style), model(x, style))]
     assert errors[0] <= 1.3 * errors[1]
+
+
+class Means(nn.Module):
+    """Squeeze and excitation, with the mean asked for in several ways."""
+
+    def __init__(self, mean, norm=None) -> None:
+        super().__init__()
+        self.conv, self.mean, self.norm = nn.Conv2d(16, 16, 3, padding=1), mean, norm
+        self.gate = nn.Linear(16, 16)
+
+    def forward(self, x):
+        y = TF.silu(self.conv(x))
+        made = y * torch.sigmoid(self.gate(self.mean(y).flatten(1).to(y.dtype)))[:, :, None, None]
+        return made if self.norm is None else made + self.norm(y)
+
+
+@pytest.mark.parametrize(
+    ("mean", "sums"),
+    [
+        (lambda y: y.mean((2, 3)), "image_value"),
+        (lambda y: y.mean((-1, -2), keepdim=True), "image_value"),
+        (lambda y: y.mean((2, 3), dtype=torch.float32), "image_value"),
+        (nn.AdaptiveAvgPool2d(1), "image_value"),
+        (lambda y: y.mean(3).mean(2), ""),
+        (lambda y: y.mean((1, 2, 3), keepdim=True).expand(-1, 16, -1, -1), ""),
+        (lambda y: y.mean((0, 2, 3)).expand(3, 16), ""),
+    ],
+)
+def test_means_of_each_image_come_from_the_convolution(mean, sums):
+    model, x = randomized(Means(mean)).half().eval(), torch.randn(3, 16, 8, 6).half()
+    with torch.no_grad():
+        fast = ct.optimize(model, x)
+    (fused,) = (row.fused for row in fast.report if row.layer == "conv")
+    assert fused == (f"add silu sums: {sums}" if sums else "add silu")
+    accurate(model, fast, x)
+
+
+def test_a_mean_comes_with_the_statistics_of_a_normalization():
+    model = randomized(Means(nn.AdaptiveAvgPool2d(1), nn.GroupNorm(4, 16))).half().eval()
+    x = torch.randn(3, 16, 8, 6).half()
+    with torch.no_grad():
+        fast = ct.optimize(model, x)
+    assert of_images(fast.report) == [True, False]
+    accurate(model, fast, x)
 
 
 def test_kernels_with_sums_are_built_where_they_may_be_taken(monkeypatch):

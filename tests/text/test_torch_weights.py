@@ -1,5 +1,6 @@
 """Weights of optimized models that come to be others: where none was, tied ones, other strides, hidden modules."""
 
+import copy
 import gc
 import types
 import warnings
@@ -228,3 +229,54 @@ def test_weights_of_optimized_parts_are_noticed(whole):
                 torch.testing.assert_close(made(x), model(x))
                 layer.weight = new(layer.weight)
             torch.testing.assert_close(made(x), model(x))
+
+
+class OfUnitVariance(nn.Conv2d):
+    """Its filters have mean 0 and the variance that keeps that of the input, as in networks without normalization."""
+
+    def forward(self, x):
+        variance, mean = torch.var_mean(self.weight, (1, 2, 3), keepdim=True)
+        scale = torch.rsqrt((variance * self.weight[0].numel()).clamp(min=1e-4))
+        return self._conv_forward(x, self.weight * scale - mean * scale, None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.usefixtures("torch_draws")
+def test_weights_that_are_computed_are_rounded_once(dtype):
+    model = nn.Sequential(OfUnitVariance(16, 16, 3), nn.ReLU(), weight_norm(nn.Conv2d(16, 16, 3))).eval()
+    with torch.no_grad():
+        model[0].weight.mul_(0.02).add_(0.01)  # a variance that float16 has as a subnormal number
+    model, x = model.to(dtype), torch.randn(2, 16, 12, 12).to(dtype)
+    exact = copy.deepcopy(model).double()(x.double())
+    models, ours = model(x), convgen.torch.optimize(model, x, inductor=False)(x)
+    assert ours.dtype is dtype
+    error, allowed = ((y.double() - exact).norm() for y in (ours, models))
+    assert error < allowed / 4
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda w: (w * 0.3)[:, ::2],  # with gaps
+        lambda w: (w[:, :1] * 0.3).expand(-1, 4, -1, -1),
+        lambda w: (w * 0.3)[:0],
+        lambda w: (w * 0.3).view(torch.int16).view(torch.float16),  # other types' bits
+        lambda w: (w.mean((2, 3)) @ w.mean((2, 3)).T)[..., None, None],
+        lambda w: w.to(torch.float16).float().mul(0.3).half().transpose(0, 1),
+    ],
+)
+@pytest.mark.usefixtures("torch_draws")
+def test_what_is_computed_of_weights_lies_as_in_the_model(made):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(4, 4, 3, 3).half())
+
+        def forward(self, x):
+            return x + made(self.w).sum(), made(self.w) + 0  # what is read, and a result
+
+    model = Model().eval()
+    fast = convgen.torch.optimize(model, torch.ones(()).half(), inductor=False)
+    for ours, models in zip(fast(torch.ones(()).half()), model(torch.ones(()).half()), strict=True):
+        assert ours.dtype is models.dtype and ours.stride() == models.stride()
+        torch.testing.assert_close(ours, models, atol=1e-2, rtol=1e-2)

@@ -21,7 +21,7 @@ from convgen.torch.launch import recipe, served
 from convgen.torch.memory import where_memory_suffices
 from convgen.torch.network.chains import Chain, End
 from convgen.torch.network.halves import Halves
-from convgen.torch.network.normalizations import sums_behind
+from convgen.torch.network.image_sums import sums_behind
 from convgen.torch.network.prologues import opened
 from convgen.torch.network.report import NO_MEMORY, NOT_ON_GPU, Row
 from convgen.torch.network.stops import is_normalized, why_stopped

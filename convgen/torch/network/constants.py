@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from convgen.functional.arrays import WIDEST, span
+from convgen.torch.network.precision import rounded_once
 from convgen.torch.network.trace import call
 
 Node = Any
@@ -174,7 +175,7 @@ class Packed:
     def _values(self, weights: Sequence[Any]) -> Sequence[Any]:
         # ordinary tensors, also where they are first packed in inference mode: later calls need not be in it
         with torch.inference_mode(False), torch.no_grad():
-            return self._pack(*weights)
+            return rounded_once(self._pack, weights)
 
 
 def packing(pack: GraphModule, weights: Sequence[Any], names: Sequence[str]) -> Hashable:

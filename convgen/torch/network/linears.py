@@ -1,8 +1,8 @@
-"""Linear layers over the channels of images and sequences are convolutions of one tap: as such their activations and
-residuals can be fused.
+"""Linear layers are convolutions of one tap: as such their activations and residuals can be fused.
 
     linear(x[n, h, w, c])  =  convolution(x seen as [n, c, h, w])  seen as [n, h, w, k]
     linear(x[n, l, c])     =  convolution(x seen as [n, c, l])     seen as [n, l, k]
+    linear(x[n, c])        =  convolution(x seen as [n, c, 1])     seen as [n, k]
 
 The views are moved behind the functions that follow (network.sink).  Those that convgen does not take become linear
 layers again.  Of a tensor that is not contiguous, torch makes a product for each of its first axis, all with the same
@@ -21,7 +21,7 @@ from convgen.torch.network.trace import VIEWS, call, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
-#: How many axes x may have.
+#: How many axes x may have, where there are others than rows and channels.
 _RANKS = (3, 4, 5)
 
 
@@ -57,28 +57,40 @@ def _orders(rank: int) -> tuple[list[int], list[int]]:
 
 
 def _linear(node: Node) -> tuple[Node, Node, Node | None] | None:
-    """x, weight and bias of a linear layer, of whose nodes this is the last: a view of a product of a view.
+    """x, weight and bias of a linear layer, of whose nodes this is the last: a view of a product of a view, or a
+    product of rows that go on as such.
 
     Where x has axes of its own, such as of heads that are joined, it is what the product reads."""
-    if not is_call(node, *VIEWS) or value_of(node).dim() not in _RANKS:
+    if of_view := _product_of_view(node):
+        return of_view
+    if not (product := _product(node)) or not value_of(node).numel() or any(map(_product_of_view, node.users)):
         return None
-    product = node.args[0]
-    if is_call(product, A.addmm.default) and not product.kwargs:
-        bias, rows, columns = product.args
-    elif is_call(product, A.mm.default):
-        bias, (rows, columns) = None, product.args
-    else:
+    return product if _order(product[0]) else None
+
+
+def _product_of_view(node: Node) -> tuple[Node, Node, Node | None] | None:
+    if not is_call(node, *VIEWS) or value_of(node).dim() not in _RANKS or not (product := _product(node.args[0])):
         return None
-    if not is_call(columns, A.t.default) or len(product.users) != 1:
-        return None
-    if bias is not None and value_of(bias).dim() != 1:
-        return None
-    if value_of(node).shape[-1] != value_of(product).shape[-1]:
+    rows, matrix, bias = product
+    if len(node.args[0].users) != 1 or value_of(node).shape[-1] != value_of(node.args[0]).shape[-1]:
         return None
     x = rows.args[0] if is_call(rows, *VIEWS) else rows
     if value_of(x).shape[:-1] != value_of(node).shape[:-1]:
         x = rows
-    return (x, columns.args[0], bias) if _order(x) else None
+    return (x, matrix, bias) if _order(x) else None
+
+
+def _product(node: Node) -> tuple[Node, Node, Node | None] | None:
+    """Rows, the matrix that they are multiplied by, transposed, and what is added to each row."""
+    if is_call(node, A.addmm.default) and not node.kwargs:
+        bias, rows, columns = node.args
+    elif is_call(node, A.mm.default):
+        bias, (rows, columns) = None, node.args
+    else:
+        return None
+    if not is_call(columns, A.t.default) or (bias is not None and value_of(bias).dim() != 1):
+        return None
+    return rows, columns.args[0], bias
 
 
 def _linear_by_rows(node: Node) -> tuple[Node, Node] | None:
@@ -118,11 +130,14 @@ def _expanded(node: Node) -> Node:
 
 
 def _convert(graph: Any, node: Node, x: Node, w: Node, bias: Node | None) -> None:
-    rank, before = value_of(node).dim(), value_of(node)
+    before = value_of(node)
+    of_rows = before.dim() == 2
+    rank = before.dim() + of_rows
     first, last = _orders(rank)
     with graph.inserting_before(node):
         if value_of(x).dim() != rank:
-            x = call(graph, A.view.default, x, [*before.shape[:-1], value_of(x).shape[-1]])
+            pixels = [*before.shape[:-1], *[1] * of_rows]
+            x = call(graph, A.view.default, x, [*pixels, value_of(x).shape[-1]])
         order = _order(x)
         assert order is not None
         image = call(graph, A.permute.default, x, [order[i] for i in first])
@@ -133,5 +148,7 @@ def _convert(graph: Any, node: Node, x: Node, w: Node, bias: Node | None) -> Non
         # as a convolution or as a linear layer again, unlike aten's convolutions of one axis
         made.meta["val"] = value_of(made).permute(last).contiguous().permute(first)
         back = call(graph, A.permute.default, made, [last[i] for i in inverse(order)])
+        if of_rows:
+            back = call(graph, A.view.default, back, list(before.shape))
     node.replace_all_uses_with(back)
     settle(graph, back, before)

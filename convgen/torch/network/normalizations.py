@@ -1,9 +1,9 @@
 """InstanceNorm and GroupNorm in graphs for inference, as Inductor makes them best where channels are last.
 
 Both take mean and variance of each image, of one channel or of some.  Here those of each channel come first: from sums
-that the kernel of the convolution before gives beside its result, or from a pass over the pixels, which reads channels
-that are neighbors; torch's own functions would read them as if they were far apart.  Of groups they follow from their
-channels'.  What is left is a pass over the tensor,
+that the kernel of the convolution before gives beside its result (network.image_sums), or from a pass over the pixels,
+which reads channels that are neighbors; torch's own functions would read them as if they were far apart.  Of groups
+they follow from their channels'.  What is left is a pass over the tensor,
 
     (x - mean) / sqrt(variance + epsilon) * weight + bias
 
@@ -20,20 +20,13 @@ from typing import Any
 import torch
 
 from convgen.functional.arrays import channels_last, is_packed, pitch_of
-from convgen.torch.asked import Forward, Summed
 from convgen.torch.network.batch_norm import of_own_statistics
-from convgen.torch.network.chains import FLOATS, Chain, End
+from convgen.torch.network.chains import FLOATS
 from convgen.torch.network.layouts import settle
 from convgen.torch.network.trace import VIEWS, call, erase_unread, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
-_WORDS = "image_value image_square"
-#: Types that round more coarsely than sums of squares in float32 do; others keep a pass of their own.
-_SUMMED = (torch.float16, torch.bfloat16)
-#: Times the mean's square, the least variance that rounded sums tell: about half a step of float16, squared.  What is
-#: computed below that is chance, perhaps negative, and dividing by it would make anything of one step.
-_LEAST = 2.0**-22
 #: What stands between a value and what normalizes it: copies, and float32 under autocast.
 _COPIES = (A.clone.default, A._to_copy.default)
 
@@ -80,43 +73,6 @@ class Normalization:
         made = call(graph, A.expand.default, made, shape)
         made = call(graph, A.clone.default, made, memory_format=torch.contiguous_format)
         return call(graph, A.view.default, made, [n, k])
-
-
-# ---- by the kernel of the convolution before -------------------------------------------------------
-
-
-def sums_behind(chain: Chain, end: End) -> Summed | None:
-    """What would give the sums for the normalizations that read a chain's end, asked with fake tensors; None where none
-    does, where a concatenation reads it, too, which may be written in place, or where no kernel has such sums."""
-    value = value_of(end.node)
-    known = value.dtype in _SUMMED and value.numel() and not (chain.transposed or chain.opening)
-    if not known or not normalizations_of(end.node) or any(is_call(user, A.cat.default) for user in end.node.users):
-        return None
-    x, w, operands, epilogue, *geometry = chain.arguments(end)
-    stride, padding, dilation, groups, padding_mode = geometry[:5]
-    bare = Forward(
-        value_of(x), value_of(w), [], "", tuple(stride), tuple(padding), tuple(dilation), groups, padding_mode
-    )
-    return Summed(bare, [value_of(o) for o in operands], epilogue, _WORDS)
-
-
-def use_sums(graph: Any, made: Node) -> None:
-    """Lets the kernel of a node of convgen::fused_conv give the statistics of what normalizes its result."""
-    x, w, operands, epilogue, *geometry = made.args
-    found = normalizations_of(made)
-    with graph.inserting_before(made):
-        both = call(graph, torch.ops.convgen.conv_sums.default, x, w, operands, epilogue, _WORDS, *geometry[:5])
-        value, *sums = (call(graph, operator.getitem, both, i) for i in range(3))
-        share = value_of(sums[0]).numel() / value_of(value).numel()
-        mean, square = (call(graph, A.mul.Tensor, each, share) for each in sums)
-        variance = call(graph, A.sub.Tensor, square, call(graph, A.mul.Tensor, mean, mean))
-        least = call(graph, A.mul.Tensor, call(graph, A.mul.Tensor, mean, mean), _LEAST)
-        variance = call(graph, A.maximum.default, variance, least)
-    made.replace_all_uses_with(value)
-    for normalization in found:
-        with graph.inserting_before(normalization.result):
-            normalization.put(graph, value, mean, variance)
-    erase_unread(graph, made)
 
 
 # ---- by a pass -------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
 from convgen.torch.network.constants import OtherWeights, Packed, constant_nodes, move_numbers, packing, split
 from convgen.torch.network.halves import split_in_halves
+from convgen.torch.network.image_sums import sums_behind, use_sums
 from convgen.torch.network.inductor import compiled
 from convgen.torch.network.layouts import (
     FORMATS,
@@ -43,7 +44,7 @@ from convgen.torch.network.layouts import (
     with_channels_last,
 )
 from convgen.torch.network.linears import linears_as_convolutions, restore
-from convgen.torch.network.normalizations import sums_behind, use_sums, write_out
+from convgen.torch.network.normalizations import write_out
 from convgen.torch.network.passes import lay_out_passes
 from convgen.torch.network.pools import split_pools
 from convgen.torch.network.report import Report, Row, told, warn
@@ -64,7 +65,7 @@ class Options:
 
     `measure`: times convgen beside aten on the GPU and takes the faster, else convgen wherever it serves.  `inductor`:
     compiles the rest by Inductor, with these options of torch._inductor.config, else runs it by aten.  `sums`: with
-    Inductor, convolutions may give the sums of normalizations.  `tune`: measures the best few kernels of each
+    Inductor, convolutions may give the sums of normalizations and means.  `tune`: measures the best few kernels of each
     convolution first (docs/tuning.md).
     """
 

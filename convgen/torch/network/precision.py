@@ -1,0 +1,67 @@
+"""What is computed from 16-bit weights, rounded once.
+
+A model folds BatchNorm, standardizes weights, or merges branches in its own type, and torch rounds after each step: to
+11 bits in float16, to 8 in bfloat16.  Here each step is computed in float32, and what the steps make is rounded, as in
+a kernel that Inductor fuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from convgen.functional.arrays import span
+
+Node = Any
+Tensor = Any
+A: Any = torch.ops.aten
+
+_NARROW = (torch.float16, torch.bfloat16)
+_READS_BITS = {A.view.dtype}  # takes memory for another type's
+
+
+class RoundedOnce(torch.fx.Interpreter):
+    """Runs a graph of pure functions in float32 wherever it says float16 or bfloat16; results have the types that the
+    graph says.  What only lies otherwise (a view) stays in the memory that it is a view of."""
+
+    def run_node(self, n: Node) -> Any:
+        if n.op == "output":
+            return torch.fx.map_arg(n.args[0], self._rounded)
+        if n.op != "call_function":
+            return super().run_node(n)
+        args, kwargs = torch.fx.map_arg((n.args, n.kwargs), self._reads_of(n.target))
+        return n.target(*args, **kwargs)
+
+    def _reads_of(self, target: Any) -> Any:
+        """By what a function gets the values of the nodes that it reads."""
+        if not isinstance(target, torch._ops.OpOverload):  # an item of a tuple
+            return self.env.__getitem__
+        if target.namespace != "aten" or target in _READS_BITS:
+            return self._rounded
+        return self.env.__getitem__ if target.is_view else self._widened
+
+    def _widened(self, node: Node) -> Any:
+        value = self.env[node]
+        return value.float() if _is_plain(value) and value.dtype in _NARROW else value
+
+    def _rounded(self, node: Node) -> Any:
+        value, meant = self.env[node], node.meta.get("val")
+        if not _is_plain(value) or not isinstance(meant, torch.Tensor) or value.dtype == meant.dtype:
+            return value
+        if not value.numel():
+            return value.to(meant.dtype)
+        memory = value.as_strided((span(value.shape, value.stride()),), (1,))
+        return memory.to(meant.dtype).as_strided(value.shape, value.stride(), 0)
+
+
+def rounded_once(graph_module: Any, weights: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The results of a graph of weights."""
+    results: Sequence[Tensor] = RoundedOnce(graph_module).run(*weights)
+    return results
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a tensor whose type says how it is kept: not a quantized one of a class of its own."""
+    return type(value) in (torch.Tensor, torch.nn.Parameter)
