@@ -163,7 +163,7 @@ def test_an_optimized_network_is_right(network, options):
         exact.load_state_dict(network.state_dict())
         near(fast(x), exact(x.double()), 1e-2)
     print(fast.report)
-    assert len(fast.report) == 5
+    assert len(fast.report) == 6
     if options.get("measure") is False:
         assert all(row.kernel != "aten" for row in fast.report)
     else:
