@@ -364,6 +364,7 @@ def test_what_is_given_twice(given, said, capsys):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ["README.md", "LICENSE", "convgen/driver.py", "tests/data/tiny.cu"])
 def test_a_file_that_is_no_spec_gives_few_errors(name, capsys):
     """However long it is; and what follows from not reading it, such as a define of no let, is none of them."""

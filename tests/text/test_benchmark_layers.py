@@ -35,6 +35,7 @@ def test_a_layer_is_a_convolution_whatever_its_name_says(layer: implicit_gemm.La
     assert f"void {launch.entry}(" in only.source and launch.entry.isidentifier()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", documents.EXPERIMENTS)
 def test_an_experiment_s_kernels_are_served(name: str):
     rows = list(islice(documents.EXPERIMENTS[name](2), 20))

@@ -39,6 +39,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", strategies.MODULES)
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_candidates_can_be_said(name: str, problem: ConvProblem) -> None:
@@ -68,6 +69,7 @@ def test_a_tuner_tries_bands_of_pixel_tiles_where_many_tiles_of_channels_read_th
     assert bands(256) == {1}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kernel", [row.kernel for row in KERNELS], ids=[row.name for row in KERNELS])
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_what_layouts_hand_on_is_what_each_finds_itself(kernel: AnyKernel, problem: ConvProblem) -> None:

@@ -24,6 +24,7 @@ def kernel_text(source: str) -> str:
     return source[source.index("// ---- kernel") :]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_source_does_not_depend_on_the_written_sizes(name: str):
     layer = LAYERS[name]

@@ -161,6 +161,7 @@ def assert_right(text: str, at: np.ndarray) -> None:
     np.testing.assert_allclose(found, differences, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("step", "length"),
     [("T * T", 9), ("T * T * T", 5), ("1 / (T * T)", 5), ("silu(2 * T)", 40), ("T * sigmoid(T)", 30),

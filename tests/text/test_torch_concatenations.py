@@ -174,6 +174,7 @@ def added_to(x):
     return torch.cat([conv(x, 24), pool], 1), pool
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("function", "images"),
     [

@@ -53,6 +53,7 @@ class CosineAttention(nn.Module):
         return x + self.mlp(x)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize("seed", range(4))
 def test_what_becomes_linear_again_lies_as_its_readers_want(seed: int, memory_format, monkeypatch, recwarn) -> None:

@@ -201,6 +201,7 @@ MODELS = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kind", MODELS)
 def test_what_is_fused(kind):
     shape, fused = MODELS[kind]
@@ -412,6 +413,7 @@ class ReadsMemory(nn.Module):
         return self.read(self.conv(x), self.conv.weight)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("last", [False, True], ids=["channels_first", "channels_last"])
 @pytest.mark.parametrize(
@@ -987,6 +989,7 @@ def test_a_compiled_gradient_within_no_grad(frozen):
         torch.testing.assert_close(compiled(x), saliency(x))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("transform", ["grad", "vjp", "jacrev", "vmap"])
 def test_compiled_functions_of_torch_func_through_a_frozen_model(transform, recorded):

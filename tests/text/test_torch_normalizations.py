@@ -63,6 +63,7 @@ def assert_near(made, model, x) -> None:
     assert made.dtype == x.dtype and error <= 1.1 * own + 1e-6
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("name", NORMS)

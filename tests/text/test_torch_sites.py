@@ -49,6 +49,7 @@ def test_the_code_of_a_network_has_sites(made):
         torch.testing.assert_close(ready(x), model(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("convgens", "dynamic", "sites_of"), [(True, False, 1), (True, True, 0), (False, False, 0)])
 def test_code_for_any_sizes_and_of_other_graphs_calls_the_operators(convgens, dynamic, sites_of, made):
     sites.write_sites(inductor.is_brief)

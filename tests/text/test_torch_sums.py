@@ -138,6 +138,7 @@ CASES = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("case", CASES)
 def test_sums_are_found_where_they_are(case, graphs, monkeypatch):
     norm, how, forward, backward = CASES[case]
@@ -227,6 +228,7 @@ def accurate(model: nn.Module, fast, x) -> None:
     assert errors[0] <= 1.3 * errors[1] + 1e-6, errors
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("rank", "dtype"), [(1, torch.bfloat16), (2, torch.float16), (3, torch.bfloat16)])
 def test_statistics_of_each_image_come_from_the_convolution(rank, dtype):
     instance = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)[rank - 1]

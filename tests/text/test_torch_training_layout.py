@@ -150,6 +150,7 @@ FIRST_ALONE = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("how", FIRST_ALONE)
 def test_graphs_that_take_channels_first_alone_stay_as_they_are(how, made):
     compare(Views(FIRST_ALONE[how]), (2,), (3, 8, 8))

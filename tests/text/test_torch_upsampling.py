@@ -91,6 +91,7 @@ class Up(nn.Module):
         return y + TF.interpolate(x, scale_factor=2, mode="bilinear")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("options", [{}, {"groups": 8}, {"padding_mode": "zeros", "padding": "same"}])
 def test_a_decoder_is_right_and_follows_its_weights(options):
     model, x = nn.Sequential(Up(8, **options), Up(8, **options)).eval(), torch.randn(2, 8, 5, 6)

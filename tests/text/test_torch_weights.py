@@ -97,6 +97,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("change", CHANGES)
 @torch.no_grad()
 def test_weights_that_come_to_be_others_are_noticed(change):

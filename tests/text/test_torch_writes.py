@@ -95,6 +95,7 @@ def check(model: nn.Module, x: torch.Tensor, compiled: bool = False) -> None:
     torch.testing.assert_close((found, ours), (expected, own), rtol=1e-4, atol=1e-4, check_stride=True)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_what_is_written_to_a_view_is_read_in_the_rest(function, compiled):
