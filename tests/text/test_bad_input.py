@@ -561,6 +561,7 @@ def test_an_array_of_another_order_of_bytes_is_told_so():
 WORDS = ["int", "__global__", "threadIdx", "float", "x_map", "shared_memory", "main", "u32", "extern", "_", "NULL"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("word", WORDS)
 def test_a_name_cannot_collide(word):
     from convgen.runtime.nvrtc import compile_source

@@ -97,6 +97,7 @@ def test_speedups_over_cudnn_are_summed_up_by_kind_of_layer():
     assert columns["best"]["mean"] == pytest.approx((4 * 10) ** 0.5)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", sanitize_cases.CASES)
 def test_a_case_of_the_sanitizers_is_served(name: str):
     (only,) = load(Spec(sanitize_cases.CASES[name], target="sm_90a"))

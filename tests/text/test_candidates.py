@@ -93,6 +93,7 @@ def with_residual(problem: ConvProblem) -> ConvProblem:
     return replace(problem, epilogue=ep.Epilogue((z,), (body,)))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if "mma" in t.features], ids=str)
 def test_implicit_gemm_chooses_a_tile_that_fits(target) -> None:
     """Large layers ask for large tiles, and some multiprocessors have 100 KB of shared memory."""
@@ -104,6 +105,7 @@ def test_implicit_gemm_chooses_a_tile_that_fits(target) -> None:
             assert launch.shared_bytes <= target.shared_bytes_per_block
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("problem", [p for p in PROBLEMS.values() if p.op is Op.FPROP])
 def test_no_estimate_of_implicit_gemm_beats_the_hardware(problem: ConvProblem) -> None:
     """f16's peak and the memory's rate are an H200's (NVIDIA's data sheet), operations and bytes a microsecond."""

@@ -94,6 +94,7 @@ def test_gradients_of_filters_take_the_faster_kernel(rows: list[fit_kernels.Row]
     assert taken == expected
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("n", (8, 64))
 def test_what_depthwise_takes_untuned_is_near_the_best_that_was_measured(n: int, tuned: list[fit_kernels.Row]):
     """Of the layers of MobileNet, MobileNetV2 and ConvNeXt, launched back to back."""

@@ -71,6 +71,7 @@ def problems(text: str, **settings) -> dict:
     return {c.name: c.request.problem for c in driver.load(Spec(convgen.gradient(text, **settings)))}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", FIRST)
 def test_gradients_are_those_of_differences(name: str, seed: int) -> None:
     """Of two layers: along random directions of both filters, both biases, and the input, which a residual reads, too.

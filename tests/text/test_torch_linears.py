@@ -15,7 +15,7 @@ from convgen.torch.network.report import Row  # noqa: E402
 from convgen.torch.network.trace import value_of  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn, TF = torch.nn, torch.nn.functional
 
 
@@ -53,7 +53,6 @@ class CosineAttention(nn.Module):
         return x + self.mlp(x)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize("seed", range(4))
 def test_what_becomes_linear_again_lies_as_its_readers_want(seed: int, memory_format, monkeypatch, recwarn) -> None:

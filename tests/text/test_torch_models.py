@@ -23,7 +23,7 @@ from convgen.torch.network.layouts import check_strides, keep_strides  # noqa: E
 from convgen.torch.network.trace import faked, flat_graph, value_of  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn, TF = torch.nn, torch.nn.functional
 
 
@@ -201,7 +201,6 @@ MODELS = {
 }
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("kind", MODELS)
 def test_what_is_fused(kind):
     shape, fused = MODELS[kind]
@@ -413,7 +412,6 @@ class ReadsMemory(nn.Module):
         return self.read(self.conv(x), self.conv.weight)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("last", [False, True], ids=["channels_first", "channels_last"])
 @pytest.mark.parametrize(
@@ -989,7 +987,6 @@ def test_a_compiled_gradient_within_no_grad(frozen):
         torch.testing.assert_close(compiled(x), saliency(x))
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("transform", ["grad", "vjp", "jacrev", "vmap"])
 def test_compiled_functions_of_torch_func_through_a_frozen_model(transform, recorded):

@@ -29,7 +29,7 @@ from convgen.torch.network.chains import chain_of  # noqa: E402
 from convgen.torch.network.trace import flat_graph, is_call, value_of  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn = torch.nn
 TF = nn.functional
 
@@ -185,7 +185,6 @@ def near(found, expected) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_stay_right_and_everything_is_fused(name):
     x = torch.randn(2, 3, 16, 16)
@@ -503,7 +502,6 @@ def test_views_of_arguments_stay_views():
     assert not [w for w in caught if "alias inputs" in str(w.message)]
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize(("name", "failing"), [("densenet", 0.0), ("efficientnet", 0.0), ("efficientnet", 0.3)])
 def test_networks_stay_right_whatever_is_fastest(name, failing, monkeypatch):
     """With one image, on a machine where each candidate serves, and times are as they come, where there is memory."""
@@ -859,7 +857,6 @@ class Followed(nn.Module):
         return self.function(self.conv(x), o)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize(("fused", "function"), [*CHAINS.items(), *(("add", f) for f in NO_CHAINS)])
 def test_chains_end_where_an_epilogue_must(fused, function):
     model, x, o = Followed(function).eval(), 3 * torch.randn(2, 3, 8, 8), torch.randn(2, 4, 6, 6)
@@ -1072,7 +1069,6 @@ def test_linear_layers_of_sequences_are_fused(monkeypatch):
     assert sum(b.numel() for b in packed) == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("shape", [(3, 7, 16), (2, 3, 5, 16), (2, 3, 4, 5, 16)], ids=len)
 @pytest.mark.parametrize("swapped", [False, True], ids=["in order", "swapped"])
 def test_linear_layers_of_every_rank(shape, swapped):

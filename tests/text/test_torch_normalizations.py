@@ -13,7 +13,7 @@ from convgen.torch.network.normalizations import write_out  # noqa: E402
 from convgen.torch.network.trace import flat_graph  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn, TF = torch.nn, torch.nn.functional
 INSTANCE = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
 NORMS = {
@@ -63,7 +63,6 @@ def assert_near(made, model, x) -> None:
     assert made.dtype == x.dtype and error <= 1.1 * own + 1e-6
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("name", NORMS)

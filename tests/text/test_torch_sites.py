@@ -18,6 +18,7 @@ from convgen.torch.network import inductor, sites  # noqa: E402
 
 pytest.importorskip("torch._inductor.codegen.custom_extern_kernel_codegen")
 
+pytestmark = pytest.mark.costly
 ARGUMENTS = "relu", [1, 1], [0, 0], [1, 1], 1
 
 
@@ -49,7 +50,6 @@ def test_the_code_of_a_network_has_sites(made):
         torch.testing.assert_close(ready(x), model(x), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize(("convgens", "dynamic", "sites_of"), [(True, False, 1), (True, True, 0), (False, False, 0)])
 def test_code_for_any_sizes_and_of_other_graphs_calls_the_operators(convgens, dynamic, sites_of, made):
     sites.write_sites(inductor.is_brief)

@@ -14,6 +14,7 @@ from torch import nn  # noqa: E402
 import convgen.torch as ct  # noqa: E402
 from convgen.torch.network import backend, sizes, training_sizes  # noqa: E402
 
+pytestmark = pytest.mark.costly
 COUNTS = (7, 3, 5, 2, 9, 4, 11, 6, 13, 8, 12, 10)
 
 

@@ -12,6 +12,7 @@ import convgen.torch as ct  # noqa: E402
 from convgen.torch.network import training  # noqa: E402
 from convgen.torch.network.training_layout import with_channels_last  # noqa: E402
 
+pytestmark = pytest.mark.costly
 nn, TF = torch.nn, torch.nn.functional
 torch.set_num_threads(1)
 
@@ -150,7 +151,6 @@ FIRST_ALONE = {
 }
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("how", FIRST_ALONE)
 def test_graphs_that_take_channels_first_alone_stay_as_they_are(how, made):
     compare(Views(FIRST_ALONE[how]), (2,), (3, 8, 8))

@@ -18,7 +18,7 @@ from convgen.torch.network.trace import flat_graph, is_call, value_of  # noqa: E
 from convgen.torch.network.upsampling import folded  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn, TF = torch.nn, torch.nn.functional
 CONVOLUTIONS = {1: TF.conv1d, 2: TF.conv2d, 3: TF.conv3d}
 
@@ -91,7 +91,6 @@ class Up(nn.Module):
         return y + TF.interpolate(x, scale_factor=2, mode="bilinear")
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("options", [{}, {"groups": 8}, {"padding_mode": "zeros", "padding": "same"}])
 def test_a_decoder_is_right_and_follows_its_weights(options):
     model, x = nn.Sequential(Up(8, **options), Up(8, **options)).eval(), torch.randn(2, 8, 5, 6)

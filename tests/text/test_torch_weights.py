@@ -12,7 +12,7 @@ from torch import nn
 import convgen.torch
 from convgen.runtime.errors import WrongArguments
 
-pytestmark = pytest.mark.filterwarnings("error:convgen")
+pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("error:convgen")]
 parametrize = nn.utils.parametrize
 weight_norm = nn.utils.parametrizations.weight_norm
 
@@ -97,7 +97,6 @@ CHANGES = {
 }
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("change", CHANGES)
 @torch.no_grad()
 def test_weights_that_come_to_be_others_are_noticed(change):

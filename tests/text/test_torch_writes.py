@@ -13,7 +13,7 @@ from convgen.torch.network import prepare  # noqa: E402
 from convgen.torch.network.aliases import writes_alike  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn = torch.nn
 LAST = dict(memory_format=torch.channels_last)
 
@@ -95,7 +95,6 @@ def check(model: nn.Module, x: torch.Tensor, compiled: bool = False) -> None:
     torch.testing.assert_close((found, ours), (expected, own), rtol=1e-4, atol=1e-4, check_stride=True)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_what_is_written_to_a_view_is_read_in_the_rest(function, compiled):
