@@ -33,13 +33,13 @@ RESULTS = [Path(fit_kernels.__file__).parent / "results" / f"{name}.json" for na
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[fit_kernels.Row]:
-    return fit_kernels.read(RESULTS)
+def tuned() -> list[fit_kernels.Row]:
+    return fit_kernels.read([path for path in RESULTS if "depthwise_tune" in path.name])
 
 
 @pytest.fixture(scope="module")
-def tuned() -> list[fit_kernels.Row]:
-    return fit_kernels.read([path for path in RESULTS if "depthwise_tune" in path.name])
+def rows(tuned: list[fit_kernels.Row]) -> list[fit_kernels.Row]:
+    return tuned + fit_kernels.read([path for path in RESULTS if "depthwise_tune" not in path.name])
 
 
 @pytest.fixture(autouse=True)
