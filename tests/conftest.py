@@ -6,7 +6,7 @@ Data that a test draws, by hypothesis or from the fixture `seed`, is the same in
     pytest -m randomized        runs the tests that draw, and no others
 
 A sample runs by default: of a test in tests/nvrtc or tests/emulated, or one that is marked `costly`, the first case and
-about every eighth of the others; of what hypothesis draws, a quarter.  tests/gpu runs whole, and so does what -k, --lf
+about every twelfth of the others; of what hypothesis draws, a quarter.  tests/gpu runs whole, and so does what -k, --lf
 or a test's name selects:
 
     pytest --every-case         runs everything
@@ -40,7 +40,7 @@ OPTION = "--update-goldens"
 SEED_OPTION = "--hypothesis-seed"
 EVERY_OPTION = "--every-case"
 #: Of so many cases of a test, or examples of hypothesis, the sample has one.
-CASES, EXAMPLES = 8, 4
+CASES, EXAMPLES = 12, 4
 #: Whether a sample of the test runs.
 SAMPLED = pytest.StashKey[bool]()
 
@@ -163,7 +163,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def some(request: pytest.FixtureRequest) -> Callable[[Iterable[T]], list[T]]:
-    """Of what a test goes through in one case: all, or where a sample runs, the first and about every eighth."""
+    """Of what a test goes through in one case: all, or where a sample runs, the first and about every twelfth."""
     if not request.node.stash.get(SAMPLED, False):
         return list
     return lambda things: [thing for i, thing in enumerate(things) if i == 0 or _drawn(str(thing))]

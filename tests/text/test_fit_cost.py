@@ -71,7 +71,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[fit_cost.Row]:
                 strategy = fit_cost.strategies.load(name)
                 if strategy.obstacles(problem, TARGETS["sm_90a"], {}):
                     continue
-                for options in strategy.candidates(problem, TARGETS["sm_90a"])[::3]:
+                for options in strategy.candidates(problem, TARGETS["sm_90a"])[::9]:
                     demands = model.demands(fit_cost.layout_of(name, problem, options))
                     us = model.time(**demands, rates=true_rates(name)) * rng.uniform(0.98, 1.02)
                     key = database.key(problem)
