@@ -6,8 +6,8 @@ Data that a test draws, by hypothesis or from the fixture `seed`, is the same in
     pytest -m randomized        runs the tests that draw, and no others
 
 A sample runs by default: of a test in tests/nvrtc or tests/emulated, or one that is marked `costly`, the first case and
-about every twelfth of the others; of what hypothesis draws, a quarter.  tests/gpu runs whole, and so does what -k, --lf
-or a test's name selects:
+about a sixteenth of the others; of what hypothesis draws, a quarter.  tests/gpu runs whole, and so does what -k, --lf or
+a test's name selects:
 
     pytest --every-case         runs everything
 
@@ -40,7 +40,7 @@ OPTION = "--update-goldens"
 SEED_OPTION = "--hypothesis-seed"
 EVERY_OPTION = "--every-case"
 #: Of so many cases of a test, or examples of hypothesis, the sample has one.
-CASES, EXAMPLES = 12, 4
+CASES, EXAMPLES = 16, 4
 #: Whether a sample of the test runs.
 SAMPLED = pytest.StashKey[bool]()
 
@@ -54,7 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption(OPTION) and os.environ.get("CI"):
         raise pytest.UsageError(f"{OPTION} is for people: CI does not update goldens")
     config.addinivalue_line("markers", "randomized: draws data; --hypothesis-seed decides which")
-    config.addinivalue_line("markers", "costly: its cases take long: a sample of them runs by default")
+    config.addinivalue_line(
+        "markers", "costly: takes long: a sample of its cases runs by default, or nothing where it has none"
+    )
     config.addinivalue_line("markers", "long: takes many seconds, and begins before the others")
     _draw_by(config.getoption(SEED_OPTION))
     _spare_the_processor()
@@ -127,9 +129,12 @@ def _take_sample(config: pytest.Config, items: list[pytest.Item]) -> None:
         item.stash[SAMPLED] = True
         if first:
             _draw_less(item)
-        # what lies in these two folders compiles a kernel in each case
-        costly = tier in ("nvrtc", "emulated") or item.get_closest_marker("costly")
-        (left if first or not costly or _drawn(item.nodeid) else deselected).append(item)
+        if "[" not in item.nodeid:  # a module's marker is about its tests' cases
+            leave = all(mark.name != "costly" for mark in item.own_markers)
+        else:  # in these two folders, each case compiles a kernel
+            costly = tier in ("nvrtc", "emulated") or item.get_closest_marker("costly")
+            leave = first or not costly or _drawn(item.nodeid)
+        (left if leave else deselected).append(item)
     items[:] = left
     config.hook.pytest_deselected(items=deselected)
 
@@ -163,7 +168,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def some(request: pytest.FixtureRequest) -> Callable[[Iterable[T]], list[T]]:
-    """Of what a test goes through in one case: all, or where a sample runs, the first and about every twelfth."""
+    """Of what a test goes through in one case: all, or where a sample runs, the first and about every sixteenth."""
     if not request.node.stash.get(SAMPLED, False):
         return list
     return lambda things: [thing for i, thing in enumerate(things) if i == 0 or _drawn(str(thing))]

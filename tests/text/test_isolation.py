@@ -27,6 +27,10 @@ def test_many(case): ...
 @pytest.mark.parametrize("case", range(40))
 def test_costly(case): ...
 
+@pytest.mark.costly
+def test_one():
+    print("one in", __file__)
+
 def test_some(some):
     for case in some(range(40)):
         print("some in", __file__)
@@ -73,7 +77,7 @@ def run(tree: Path, *arguments: str) -> tuple[set[str], Counter[str]]:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     cases = set(re.findall(r"^(\w+/test_cases\.py::\w+\[\d+\])", done.stdout, re.MULTILINE))
-    within = re.findall(r"(drawn|some) in \S+/(\w+/test_cases\.py)", done.stdout)
+    within = re.findall(r"(drawn|some|one) in \S+/(\w+/test_cases\.py)", done.stdout)
     return cases, Counter(
         [*(case.partition("[")[0] for case in cases), *(f"{path}::test_{name}" for name, path in within)]
     )
@@ -81,7 +85,7 @@ def run(tree: Path, *arguments: str) -> tuple[set[str], Counter[str]]:
 
 def test_a_sample_runs_by_default(tree: Path):
     cases, ran = run(tree)
-    few = range(2, 10)  # the first, and about a twelfth of the other 39
+    few = range(2, 9)  # the first, and about a sixteenth of the other 39
     for tier in TIERS:
         names = ("many", "costly", "some", "drawn")
         many, costly, some, drawn = (f"{tier}/test_cases.py::test_{name}" for name in names)
@@ -89,6 +93,7 @@ def test_a_sample_runs_by_default(tree: Path):
         assert ran[many] in (few if tier in ("nvrtc", "emulated") else [40])
         assert ran[costly] in (few if tier != "gpu" else [40])
         assert ran[some] in (few if tier != "gpu" else [40])
+        assert ran[f"{tier}/test_cases.py::test_one"] == (1 if tier == "gpu" else 0)
         assert ran[drawn] == (10 if tier != "gpu" else 40)
     sampled = [test for test in ran if test.endswith(("many", "costly")) and ran[test] < 40]
     samples = {frozenset(case.partition("[")[2] for case in cases if case.startswith(test)) for test in sampled}
@@ -99,11 +104,11 @@ def test_a_sample_runs_by_default(tree: Path):
 @pytest.mark.parametrize("option", ["--every-case", "-ktest_"])
 def test_everything_runs_where_it_is_asked_for(tree: Path, option: str):
     _, ran = run(tree, option)
-    assert len(ran) == 4 * len(TIERS) and set(ran.values()) == {40}
+    assert len(ran) == 5 * len(TIERS) and {n for test, n in ran.items() if not test.endswith("one")} == {40}
 
 
 def test_what_is_named_runs(tree: Path):
     whole, drawn = (f"emulated/test_cases.py::test_{name}" for name in ("costly", "drawn"))
     cases, ran = run(tree, "nvrtc", LEFT_OUT, str(tree / whole), drawn)
     assert LEFT_OUT in cases and ran[whole] == ran[drawn] == 40
-    assert ran["nvrtc/test_cases.py::test_many"] < 10
+    assert ran["nvrtc/test_cases.py::test_many"] < 9
