@@ -6,8 +6,8 @@ Data that a test draws, by hypothesis or from the fixture `seed`, is the same in
     pytest -m randomized        runs the tests that draw, and no others
 
 A sample runs by default: of a test in tests/nvrtc or tests/emulated, or one that is marked `costly`, the first case and
-about a sixteenth of the others; of what hypothesis draws, a quarter.  tests/gpu runs whole, and so does what -k, --lf or
-a test's name selects:
+about a sixteenth of the others; of what hypothesis draws, a quarter.  tests/gpu runs whole, and so does what -k, --lf
+or a test's name selects:
 
     pytest --every-case         runs everything
 
