@@ -156,9 +156,12 @@ def layer_problem(name: str, n: int) -> ConvProblem | None:
     if name in LAYERS:
         return problem(LAYERS[name], n)
     suite, _, own = name.partition("/")
-    if suite not in suites.names():
-        return None
-    return next((p for p in of_suite(suite, n) if p.name == own), None)
+    return next((p for p in _suite(suite, n) if p.name == own), None)
+
+
+@cache
+def _suite(name: str, n: int) -> tuple[ConvProblem, ...]:
+    return tuple(of_suite(name, n)) if name in suites.names() else ()
 
 
 def _candidate(row: dict[str, Any]) -> Iterator[Row]:

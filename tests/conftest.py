@@ -5,9 +5,11 @@ Data that a test draws, by hypothesis or from the fixture `seed`, is the same in
     pytest --hypothesis-seed=7  draws other data, the same for each 7; tests/repeat.py does it again and again
     pytest -m randomized        runs the tests that draw, and no others
 
-Tests that take many cases are shared out:
+A sample runs by default: of a test in tests/nvrtc or tests/emulated, or one that is marked `costly`, the first case and
+about a sixteenth of the others; of what hypothesis draws, a quarter.  tests/gpu runs whole, and so does what -k, --lf
+or a test's name selects:
 
-    pytest --quick              runs every eighth case of each test, and a quarter of what hypothesis draws by default
+    pytest --every-case         runs everything
 
 Golden files are expected texts that are kept beside the tests:
 
@@ -25,31 +27,38 @@ import gc
 import os
 import tempfile
 import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+T = TypeVar("T")
+
 OPTION = "--update-goldens"
 SEED_OPTION = "--hypothesis-seed"
-QUICK_OPTION = "--quick"
-#: Of so many cases of a test, or examples of hypothesis, --quick runs one.
-QUICK_CASES, QUICK_EXAMPLES = 8, 4
+EVERY_OPTION = "--every-case"
+#: Of so many cases of a test, or examples of hypothesis, the sample has one.
+CASES, EXAMPLES = 16, 4
+#: Whether a sample of the test runs.
+SAMPLED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(OPTION, action="store_true", help="rewrite golden files, list what changed, and fail")
-    parser.addoption(QUICK_OPTION, action="store_true", help="run a part of the cases of each test")
+    parser.addoption(EVERY_OPTION, action="store_true", help="run all cases of all tests instead of a sample")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption(OPTION) and os.environ.get("CI"):
         raise pytest.UsageError(f"{OPTION} is for people: CI does not update goldens")
     config.addinivalue_line("markers", "randomized: draws data; --hypothesis-seed decides which")
+    config.addinivalue_line(
+        "markers", "costly: takes long: a sample of its cases runs by default, or nothing where it has none"
+    )
     config.addinivalue_line("markers", "long: takes many seconds, and begins before the others")
-    _draw_by(config.getoption(SEED_OPTION), quick=config.getoption(QUICK_OPTION))
+    _draw_by(config.getoption(SEED_OPTION))
     _spare_the_processor()
     # the user's settings and tuning decide nothing here, in this process or those that it starts
     for name in ("CONVGEN_CACHE", "CONVGEN_COMMIT", "CONVGEN_DEBUG", "CONVGEN_EMULATOR_DEBUG"):
@@ -76,12 +85,10 @@ def _spare_the_processor() -> None:
     os.environ.setdefault("TORCHINDUCTOR_DEBUG_COMPILE", "1")
 
 
-def _draw_by(seed: str | None, quick: bool) -> None:
+def _draw_by(seed: str | None) -> None:
     """Make hypothesis draw the same data in each run, or by the given seed; the clock and old runs have no say."""
-    examples = settings.get_profile("default").max_examples
     settings.register_profile(
         "tests",
-        max_examples=examples // QUICK_EXAMPLES if quick else examples,
         derandomize=seed is None,
         database=None,
         deadline=None,
@@ -93,8 +100,8 @@ def _draw_by(seed: str | None, quick: bool) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption(QUICK_OPTION):
-        _leave_cases(config, items)
+    if not any(config.getoption(option, False) for option in (EVERY_OPTION, OPTION, "-k", "--lf")):
+        _take_sample(config, items)
     for item in items:
         by_hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
         given = getattr(getattr(item, "callspec", None), "params", ())
@@ -103,17 +110,45 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.get_closest_marker("long") is None)  # at the end, one core would wait for them
 
 
-def _leave_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves the first case of each test, and every eighth behind it."""
-    seen: Counter[str] = Counter()
+def _take_sample(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves of each sampled test the first case, and others by a hash: what lies side by side, such as the same golden
+    in several tests, is not left out together."""
+    arguments = [argument.partition("::") for argument in config.args]
+    named = tuple(f"{os.path.abspath(path)}::{test}" for path, _, test in arguments if test)
+    seen: set[str] = set()
     left: list[pytest.Item] = []
     deselected: list[pytest.Item] = []
     for item in items:
         test = item.nodeid.partition("[")[0]
-        (deselected if seen[test] % QUICK_CASES else left).append(item)
-        seen[test] += 1
+        first = test not in seen
+        seen.add(test)
+        tier = item.path.parent.name
+        if tier == "gpu" or f"{item.path}::{item.nodeid.partition('::')[2]}".startswith(named):
+            left.append(item)
+            continue
+        item.stash[SAMPLED] = True
+        if first:
+            _draw_less(item)
+        if "[" not in item.nodeid:  # a module's marker is about its tests' cases
+            leave = all(mark.name != "costly" for mark in item.own_markers)
+        else:  # in these two folders, each case compiles a kernel
+            costly = tier in ("nvrtc", "emulated") or item.get_closest_marker("costly")
+            leave = first or not costly or _drawn(item.nodeid)
+        (left if leave else deselected).append(item)
     items[:] = left
     config.hook.pytest_deselected(items=deselected)
+
+
+def _drawn(name: str) -> bool:
+    return zlib.crc32(name.encode()) % CASES == 0
+
+
+def _draw_less(item: pytest.Item) -> None:
+    """Also where a test says itself how many.  Its settings lie where hypothesis's own plugin finds them."""
+    test = getattr(item, "obj", None)
+    test = getattr(test, "__func__", test)  # a method is made anew each time
+    if drawn := getattr(test, "_hypothesis_internal_use_settings", None):
+        test._hypothesis_internal_use_settings = settings(drawn, max_examples=-(-drawn.max_examples // EXAMPLES))
 
 
 def pytest_collection_finish() -> None:
@@ -129,6 +164,14 @@ def pytest_sessionfinish() -> None:
 def seed(request: pytest.FixtureRequest) -> int:
     """32 bits for a random generator: other ones in each test, the same ones in each run."""
     return zlib.crc32(f"{request.node.nodeid} {request.config.getoption(SEED_OPTION)}".encode())
+
+
+@pytest.fixture
+def some(request: pytest.FixtureRequest) -> Callable[[Iterable[T]], list[T]]:
+    """Of what a test goes through in one case: all, or where a sample runs, the first and about every sixteenth."""
+    if not request.node.stash.get(SAMPLED, False):
+        return list
+    return lambda things: [thing for i, thing in enumerate(things) if i == 0 or _drawn(str(thing))]
 
 
 @pytest.fixture

@@ -25,8 +25,9 @@ FAILED = 1
 
 def run(seed: int, where: list[str]) -> tuple[int, list[str], str]:
     """The tests with one seed: pytest's exit code, the tests that failed, and the output."""
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", "-m", "randomized"]
-    done = subprocess.run([*command, f"--hypothesis-seed={seed}", *where], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider"]
+    options = ["--every-case", "-m", "randomized", f"--hypothesis-seed={seed}"]
+    done = subprocess.run([*command, *options, *where], cwd=ROOT, capture_output=True, text=True)
     # "FAILED tests/text/test_a.py::test_b[c] - AssertionError: ..."
     lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     return done.returncode, [line.split(" ", 1)[1].split(" - ")[0] for line in lines], done.stdout + done.stderr

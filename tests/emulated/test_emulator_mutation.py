@@ -58,5 +58,8 @@ def test_every_golden_and_every_mode_has_a_family():
 
 def test_every_class_has_mutants():
     """Generated text may change so that an operator finds nothing any more."""
-    found = {m.kind for name in SAMPLED for m in all_mutants(name)}
-    assert found == OPERATORS.keys()
+    missing = set(OPERATORS)
+    for name in SAMPLED:
+        if missing:  # to find all mutants of a golden takes a second
+            missing -= {m.kind for m in all_mutants(name)}
+    assert not missing

@@ -184,7 +184,6 @@ def test_any_problem(problem: ConvProblem, options: Options) -> None:
     compiled(problem, options)
 
 
-def test_the_first_choices_for_layers_of_networks_spill_nothing() -> None:
-    found = {name: compiled(*chosen) for name, chosen in first_choices("tma_im2col").items()}
-    assert len(found) > 10
+def test_the_first_choices_for_layers_of_networks_spill_nothing(some) -> None:
+    found = {name: compiled(*chosen) for name, chosen in first_choices("tma_im2col", some).items()}
     assert not {name: r for name, r in found.items() if r.spill_stores or r.spill_loads or r.stack}

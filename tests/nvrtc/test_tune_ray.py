@@ -45,6 +45,7 @@ def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     found.shutdown()
 
 
+@pytest.mark.costly  # tests/text/test_spread.py has the same without Ray, which takes ten seconds to start
 def test_layers_are_spread_over_a_cluster(ray: Any, tmp_path: Path, capsys):
     """An actor that is killed has its layer given out again; a candidate that crashes takes nothing else with it."""
     spec = tmp_path / "layers.conv"

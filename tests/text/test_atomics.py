@@ -33,6 +33,7 @@ def test_layers_are_those_whose_gradients_of_filters_are_known() -> None:
     assert {p.w.dtype for _, p in named} == {"f32"} and {p.x.dtype for _, p in named} == {"f16"}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 def test_atomic_variants_are_legal_and_of_the_same_tile(dtype: str) -> None:
     for _, problem in atomics.gradients(["resnet50", "googlenet"], 64, ["3x3", "1x1_b"], dtype):

@@ -364,6 +364,7 @@ def test_what_is_given_twice(given, said, capsys):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ["README.md", "LICENSE", "convgen/driver.py", "tests/data/tiny.cu"])
 def test_a_file_that_is_no_spec_gives_few_errors(name, capsys):
     """However long it is; and what follows from not reading it, such as a define of no let, is none of them."""
@@ -560,6 +561,7 @@ def test_an_array_of_another_order_of_bytes_is_told_so():
 WORDS = ["int", "__global__", "threadIdx", "float", "x_map", "shared_memory", "main", "u32", "extern", "_", "NULL"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("word", WORDS)
 def test_a_name_cannot_collide(word):
     from convgen.runtime.nvrtc import compile_source

@@ -35,6 +35,7 @@ def test_a_layer_is_a_convolution_whatever_its_name_says(layer: implicit_gemm.La
     assert f"void {launch.entry}(" in only.source and launch.entry.isidentifier()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", documents.EXPERIMENTS)
 def test_an_experiment_s_kernels_are_served(name: str):
     rows = list(islice(documents.EXPERIMENTS[name](2), 20))
@@ -64,11 +65,11 @@ def test_layers_count_as_often_as_the_network_has_them():
     assert found == {"mean": round(0.5**0.25, 4), "least": 0.5, "layers": 4}
 
 
-def test_gradients_of_layers_are_served_by_kernels_for_wgrad():
+def test_gradients_of_layers_are_served_by_kernels_for_wgrad(some):
     named = list(backward.layers(["resnet50", "grouped", "mobilenet_v2"], [8], ["wgrad"]))
     assert {backward.kind(p) for _, p in named} == {"first layers", "unit stride", "strided", "grouped", "depthwise"}
     assert len({p.digest for _, p in named}) == len(named)
-    for name, problem in named:
+    for name, problem in some(named):
         entry = backward.entry(name, problem, 2, "")
         kernels = [column.job.options.get("kernel") for c, column in entry.columns.items() if c.startswith("candidate")]
         special = {"depthwise": {"depthwise_wgrad"}, "first layers": {"stem_wgrad"}}
@@ -96,6 +97,7 @@ def test_speedups_over_cudnn_are_summed_up_by_kind_of_layer():
     assert columns["best"]["mean"] == pytest.approx((4 * 10) ** 0.5)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", sanitize_cases.CASES)
 def test_a_case_of_the_sanitizers_is_served(name: str):
     (only,) = load(Spec(sanitize_cases.CASES[name], target="sm_90a"))

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 WRITTEN_OUT = [name for name, network in networks.NETWORKS.items() if "_written_out" in network.make.__qualname__]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", WRITTEN_OUT)
 def test_a_network_takes_the_input_that_the_table_states(name: str):
     """Shapes alone: nothing is computed on torch's meta device."""

@@ -39,6 +39,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", strategies.MODULES)
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_candidates_can_be_said(name: str, problem: ConvProblem) -> None:
@@ -68,6 +69,7 @@ def test_a_tuner_tries_bands_of_pixel_tiles_where_many_tiles_of_channels_read_th
     assert bands(256) == {1}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kernel", [row.kernel for row in KERNELS], ids=[row.name for row in KERNELS])
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_what_layouts_hand_on_is_what_each_finds_itself(kernel: AnyKernel, problem: ConvProblem) -> None:
@@ -91,6 +93,7 @@ def with_residual(problem: ConvProblem) -> ConvProblem:
     return replace(problem, epilogue=ep.Epilogue((z,), (body,)))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if "mma" in t.features], ids=str)
 def test_implicit_gemm_chooses_a_tile_that_fits(target) -> None:
     """Large layers ask for large tiles, and some multiprocessors have 100 KB of shared memory."""
@@ -102,6 +105,7 @@ def test_implicit_gemm_chooses_a_tile_that_fits(target) -> None:
             assert launch.shared_bytes <= target.shared_bytes_per_block
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("problem", [p for p in PROBLEMS.values() if p.op is Op.FPROP])
 def test_no_estimate_of_implicit_gemm_beats_the_hardware(problem: ConvProblem) -> None:
     """f16's peak and the memory's rate are an H200's (NVIDIA's data sheet), operations and bytes a microsecond."""

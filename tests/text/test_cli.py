@@ -411,6 +411,7 @@ def imported_by(*command: str) -> tuple[int, set[str]]:
     return int(code), set(found)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("strategy", ["auto", "direct", "tma_im2col"])
 def test_what_was_checked_before_is_answered_without_large_libraries(strategy, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "cache"))

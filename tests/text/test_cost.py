@@ -92,6 +92,7 @@ SHARED_OUT = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("layer", SHARED_OUT)
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)
 def test_no_choice_beats_the_roofline_of_its_target(target: Target, layer: str) -> None:
@@ -338,6 +339,7 @@ CHOSEN = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("layer", CHOSEN)
 def test_a_choice_among_all_strategies_is_quick(layer: str) -> None:
     untuned(CHOSEN[layer], TARGET, "auto", {})  # what is kept from layer to layer

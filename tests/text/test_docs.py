@@ -109,6 +109,7 @@ def test_a_command_in_the_text_parses_and_its_specs_exist(command):
         assert (ROOT / spec).is_file()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("path", sorted((ROOT / "specs").rglob("*.conv")), ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_a_spec_that_ships_has_no_errors_and_is_served(path):
     layers = driver.load(driver.Spec(*read(path), target="sm_90a" if "golden" not in path.parts else None))

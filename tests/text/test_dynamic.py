@@ -221,6 +221,7 @@ ALL = {"stages": 3, "order": "channels_inner", "blocks": 1, "k_blocks": 1, "spli
        "raster": 1, "stream_k": 0, "group_pack": 1, "tile.k": 16}  # fmt: skip
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("name", "pointwise"), [*((name, False) for name in CONFIGURATIONS), ("pingpong", True), ("channels as rows", True)]
 )

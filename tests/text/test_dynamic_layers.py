@@ -24,6 +24,7 @@ def kernel_text(source: str) -> str:
     return source[source.index("// ---- kernel") :]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_source_does_not_depend_on_the_written_sizes(name: str):
     layer = LAYERS[name]
@@ -34,6 +35,7 @@ def test_the_source_does_not_depend_on_the_written_sizes(name: str):
     assert len({kernel_text(strategies.load(layer.strategy).render(plan)) for plan in plans}) == 1
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_manifest_at_some_sizes_is_that_of_the_kernel_compiled_for_them(name: str):
     layer = LAYERS[name]
@@ -51,6 +53,7 @@ def test_a_manifest_at_some_sizes_is_that_of_the_kernel_compiled_for_them(name: 
         assert not any(isinstance(number, Size) for number in (made.macs, *launch.grid, *made.result.extents))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_call_beyond_32_bits_is_refused(name: str):
     layer = LAYERS[name]

@@ -12,6 +12,7 @@ from convgen import driver
 from convgen.diagnostics import SpecError
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("op", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("order", ["".join(dims) for dims in itertools.permutations("krsc")])
 def test_source(op: str, order: str) -> None:

@@ -60,23 +60,24 @@ def test_a_key_of_sums_of_what_is_read_stands_for_no_single_convolution():
         fit_cost.problem_of(database.key(only.problem))
 
 
-@pytest.fixture
-def rows(tmp_path: Path) -> list[fit_cost.Row]:
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[fit_cost.Row]:
     """Configurations whose times are those of models with rates of our own, give or take a few percent."""
     rng = random.Random(5)
-    with Database(tmp_path / "made.sqlite") as db:
+    made = tmp_path_factory.mktemp("rows") / "made.sqlite"
+    with Database(made) as db:
         for problem in geometries.random_problems(11, 12):
             for name, model in fit_cost.MODELS.items():
                 strategy = fit_cost.strategies.load(name)
                 if strategy.obstacles(problem, TARGETS["sm_90a"], {}):
                     continue
-                for options in strategy.candidates(problem, TARGETS["sm_90a"])[::3]:
+                for options in strategy.candidates(problem, TARGETS["sm_90a"])[::9]:
                     demands = model.demands(fit_cost.layout_of(name, problem, options))
                     us = model.time(**demands, rates=true_rates(name)) * rng.uniform(0.98, 1.02)
                     key = database.key(problem)
                     db.record(Measurement(key, GPU, name, options, Status.TIMED, us))
                     db.record(Measurement(key, GPU, "direct", {}, Status.FAILED, None))
-    return fit_cost.read([tmp_path / "made.sqlite"])
+    return fit_cost.read([made])
 
 
 def true_rates(name: str):

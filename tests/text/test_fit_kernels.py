@@ -33,13 +33,13 @@ RESULTS = [Path(fit_kernels.__file__).parent / "results" / f"{name}.json" for na
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[fit_kernels.Row]:
-    return fit_kernels.read(RESULTS)
+def tuned() -> list[fit_kernels.Row]:
+    return fit_kernels.read([path for path in RESULTS if "depthwise_tune" in path.name])
 
 
 @pytest.fixture(scope="module")
-def tuned() -> list[fit_kernels.Row]:
-    return fit_kernels.read([path for path in RESULTS if "depthwise_tune" in path.name])
+def rows(tuned: list[fit_kernels.Row]) -> list[fit_kernels.Row]:
+    return tuned + fit_kernels.read([path for path in RESULTS if "depthwise_tune" not in path.name])
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +94,7 @@ def test_gradients_of_filters_take_the_faster_kernel(rows: list[fit_kernels.Row]
     assert taken == expected
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("n", (8, 64))
 def test_what_depthwise_takes_untuned_is_near_the_best_that_was_measured(n: int, tuned: list[fit_kernels.Row]):
     """Of the layers of MobileNet, MobileNetV2 and ConvNeXt, launched back to back."""

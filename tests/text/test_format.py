@@ -97,6 +97,7 @@ def test_the_layout():
     assert formatted(UNTIDY) == TIDY
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("text", SPECS)
 def test_a_spec_keeps_its_meaning_and_its_comments(text):
     made = formatted(text)

@@ -71,6 +71,7 @@ def problems(text: str, **settings) -> dict:
     return {c.name: c.request.problem for c in driver.load(Spec(convgen.gradient(text, **settings)))}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", FIRST)
 def test_gradients_are_those_of_differences(name: str, seed: int) -> None:
     """Of two layers: along random directions of both filters, both biases, and the input, which a residual reads, too.
@@ -161,6 +162,7 @@ def assert_right(text: str, at: np.ndarray) -> None:
     np.testing.assert_allclose(found, differences, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("step", "length"),
     [("T * T", 9), ("T * T * T", 5), ("1 / (T * T)", 5), ("silu(2 * T)", 40), ("T * sigmoid(T)", 30),

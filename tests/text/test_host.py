@@ -102,6 +102,7 @@ def seen(fake: fake_driver.FakeDriver) -> tuple:
     return launches, maps, [(fill.bytes, fill.value) for fill in fake.fills]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_a_program_asks_the_driver_for_what_a_call_does(name: str, tmp_path: Path, monkeypatch) -> None:
     made = MANIFESTS[name]()

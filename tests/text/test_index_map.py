@@ -113,6 +113,7 @@ def test_lowered_view_is_the_loop_nest(problem):
     assert by_map(problem, maps) == by_map(problem, maps.simplified()) == by_loops(problem)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("channels", [("g", "c_in_group", "k_in_group"), ("c", "k_in_group"), ("k", "c_in_group")])
 @settings(max_examples=40, deadline=None)
 @given(problem=problems(ops=GEMM_OPS, work=600, paddings=tuple(Padding)))

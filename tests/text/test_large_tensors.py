@@ -49,6 +49,7 @@ KERNELS: dict[str, tuple[str, Options]] = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_products_of_32_bit_integers_fit_them(name: str, layout: str) -> None:

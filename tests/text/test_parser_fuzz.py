@@ -71,6 +71,7 @@ EPILOGUE = (
 )
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "text",
     [

@@ -12,6 +12,7 @@ def test_how_many_there_are():
     assert {op: sum(row["op"] == op for row in rows) for op in ("dgrad", "wgrad")} == {"dgrad": 41, "wgrad": 292}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("case", peers.gradients())
 def test_auto_takes_a_kernel_for_gradients(case: str):
     problem = peers.problem(peers.cases()[case])

@@ -286,6 +286,7 @@ def rounded(problem, acc):
 SMALL = dict(n=2, c=5, k=4, input=(5, 4), pad=1)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("dtype", [*FLOATS, "s8"])
 @settings(max_examples=5, deadline=None)
 @given(SEEDS)

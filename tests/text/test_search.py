@@ -52,6 +52,7 @@ def least_time(row: AnyKernel, part: Part[Any]) -> float:
     return min(found)
 
 
+@pytest.mark.costly
 @settings(max_examples=40)
 @given(data=st.data(), first=st.integers(0, 30))
 @pytest.mark.parametrize("name", BOUNDED)
@@ -153,6 +154,7 @@ SERVED = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("layer", "name", "fixed"), SERVED)
 def test_a_ranking_is_all_of_the_space_the_fastest_first(layer: str, name: str, fixed: Options) -> None:
     row, problem = kernel(name), LAYERS[layer]

@@ -38,6 +38,7 @@ def test_what_ships_is_the_best_of_each_strategy_alone(tmp_path: Path):
     assert (tmp_path / "again.sqlite").read_bytes() == database.PACKAGED.read_bytes()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("strategy", sorted({m.strategy for m in SHIPPED}))
 def test_every_choice_is_legal_and_complete(strategy: str):
     """Options left out would be filled in by the cost model of the day, and so be others than those measured."""
@@ -49,12 +50,12 @@ def test_every_choice_is_legal_and_complete(strategy: str):
             assert m.options == chosen.plan(problem, TARGET, m.options).options, m
 
 
-def test_auto_takes_what_ships(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_auto_takes_what_ships(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, some):
     (tmp_path / "none.sqlite").touch()
     monkeypatch.setenv("CONVGEN_TUNING_DB", str(tmp_path / "none.sqlite"))
     best: dict[tuple[str, str], Measurement] = {}
     for m in SHIPPED:
         best[m.key, m.gpu] = min(best.get((m.key, m.gpu), m), m, key=lambda m: m.us or 0.0)
-    for (key, gpu), m in best.items():
-        choice = choose(problem_of(key), TARGET, "auto", {}, gpu)
-        assert (choice.strategy.name, choice.options) == (m.strategy, m.options), key
+    for m in some(best.values()):
+        choice = choose(problem_of(m.key), TARGET, "auto", {}, m.gpu)
+        assert (choice.strategy.name, choice.options) == (m.strategy, m.options), m.key

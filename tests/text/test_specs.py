@@ -21,6 +21,7 @@ def load(path: Path, **arguments):
     return frontend.load(path.read_text(encoding="utf-8"), str(path), targets=TARGETS, **arguments)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
 def test_every_spec_loads_and_prints(path):
     requests = load(path)

@@ -234,6 +234,7 @@ OVERFLOWS: dict[str, tuple[str, Options, str, str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", OVERFLOWS)
 def test_an_option_that_does_not_fit_is_pointed_at(name: str) -> None:
     strategy, options, option, message, hint = OVERFLOWS[name]
@@ -450,6 +451,7 @@ def test_candidates_are_legal_and_ask_for_exactly_themselves(strategy: str, data
         check_plan(compilation(spec(problem, strategy, options)).plan)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("strategy", BOTH)
 def test_generated_lines_are_of_a_width_that_people_read(strategy: str, epilogue: str) -> None:

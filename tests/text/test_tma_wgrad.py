@@ -119,6 +119,7 @@ def refusals(text: str) -> Sequence[Diagnostic]:
     return caught.value.diagnostics
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_served_is_said_in_words(name: str) -> None:
     problem, options, blamed, message, hint = REFUSED[name]

@@ -62,6 +62,7 @@ def test_gradients_of_first_and_second_order(padding, mode):
     assert torch.autograd.gradgradcheck(conv, tensors, fast_mode=True)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("padding", [[1, 1], [0, 1, 1, 1], [2, 0, 0, 1, "reflect"]])
 def test_operators_pass_opcheck(channels_last, padding):

@@ -10,7 +10,7 @@ from torch import nn
 
 import convgen.torch
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("ignore")]
 
 
 def optimized(model, *args):

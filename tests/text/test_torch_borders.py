@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 import convgen.torch as ct  # noqa: E402
 
 nn = torch.nn
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 NAMES = {
     torch.ops.aten.reflection_pad1d.default: "reflect", torch.ops.aten.reflection_pad2d.default: "reflect",
     torch.ops.aten.reflection_pad3d.default: "reflect", torch.ops.aten.replication_pad2d.default: "replicate",

@@ -18,7 +18,7 @@ from convgen.torch.network.constants import constant_nodes, move_numbers  # noqa
 from convgen.torch.network.trace import flat_graph, is_call, placeholders, value_of  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn = torch.nn
 TF = nn.functional
 

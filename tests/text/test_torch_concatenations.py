@@ -17,7 +17,7 @@ from convgen.torch.network.prepare import texts_of_slices  # noqa: E402
 from convgen.torch.network.trace import flat_graph  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn, TF = torch.nn, torch.nn.functional
 Tensor = torch.Tensor
 

@@ -23,7 +23,7 @@ from convgen.torch.network.layouts import check_strides, keep_strides  # noqa: E
 from convgen.torch.network.trace import faked, flat_graph, value_of  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn, TF = torch.nn, torch.nn.functional
 
 

@@ -12,7 +12,7 @@ from convgen.torch.network.passes import lay_out_passes  # noqa: E402
 from convgen.torch.network.trace import flat_graph, is_call  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn, TF = torch.nn, torch.nn.functional
 LAID_OUT = torch.ops.prims.inductor_force_stride_order.default
 

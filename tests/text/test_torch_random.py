@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 import convgen.torch as ct  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn, TF = torch.nn, torch.nn.functional
 SIDE = 12
 MODES = ("nearest", "bilinear", "aligned", "bicubic")

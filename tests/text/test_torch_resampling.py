@@ -16,7 +16,7 @@ from convgen.torch.network.resampling import move_interpolation  # noqa: E402
 from convgen.torch.network.trace import flat_graph, is_call, placeholders, value_of  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 TF = torch.nn.functional
 CONVOLUTIONS = {1: TF.conv1d, 2: TF.conv2d, 3: TF.conv3d}
 MODES = {1: ["nearest", "linear"], 2: ["nearest", "bilinear", "bicubic"], 3: ["nearest-exact", "trilinear"]}

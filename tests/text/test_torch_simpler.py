@@ -10,7 +10,7 @@ import convgen.torch as ct  # noqa: E402
 from convgen.torch.network import prepare  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn = torch.nn
 
 

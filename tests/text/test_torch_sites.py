@@ -18,6 +18,7 @@ from convgen.torch.network import inductor, sites  # noqa: E402
 
 pytest.importorskip("torch._inductor.codegen.custom_extern_kernel_codegen")
 
+pytestmark = pytest.mark.costly
 ARGUMENTS = "relu", [1, 1], [0, 0], [1, 1], 1
 
 

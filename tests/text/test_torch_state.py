@@ -10,7 +10,7 @@ from torch import nn
 import convgen.torch
 from convgen.runtime.errors import WrongArguments
 
-pytestmark = pytest.mark.filterwarnings("error:convgen")
+pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("error:convgen")]
 
 
 def small_network():

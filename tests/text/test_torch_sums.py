@@ -15,12 +15,12 @@ from convgen.torch import ops  # noqa: E402
 from convgen.torch.asked import Forward, Summed  # noqa: E402
 from convgen.torch.choices import _times  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
-from convgen.torch.network import training  # noqa: E402
+from convgen.torch.network import prepare, training  # noqa: E402
 from convgen.torch.network.report import Row  # noqa: E402
 from convgen.torch.network.timing import Timer  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn, TF = torch.nn, torch.nn.functional
 LAST = dict(memory_format=torch.channels_last)
 
@@ -200,6 +200,12 @@ def test_a_channel_of_one_value_has_no_negative_variance(graphs):
 # ---- inference: InstanceNorm's and GroupNorm's sums ------------------------------------------------
 
 
+@pytest.fixture
+def by_aten(monkeypatch):
+    """What is left to Inductor runs by aten: to compile it takes seconds, and changes nothing of what is found."""
+    monkeypatch.setattr(prepare, "compiled", lambda run, *_: run)
+
+
 def normalized(rank: int, *norms: nn.Module, **options) -> nn.Module:
     """A convolution before each of the normalizations, with a relu behind."""
     layer = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]
@@ -240,6 +246,7 @@ def test_statistics_of_each_image_come_from_the_convolution(rank, dtype):
     accurate(model, fast, x)
 
 
+@pytest.mark.usefixtures("by_aten")
 def test_statistics_with_a_residual_and_of_a_result_that_is_read_again():
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -259,6 +266,7 @@ def test_statistics_with_a_residual_and_of_a_result_that_is_read_again():
     accurate(model, fast, x)
 
 
+@pytest.mark.usefixtures("by_aten")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_flat_images_have_no_variance(dtype):
     model = randomized(normalized(2, nn.InstanceNorm2d(16), padding_mode="reflect")).to(dtype)
@@ -269,6 +277,7 @@ def test_flat_images_have_no_variance(dtype):
         assert fast(x).abs().max() <= 1e-3
 
 
+@pytest.mark.usefixtures("by_aten")
 @pytest.mark.parametrize("norm", [nn.InstanceNorm2d(16), nn.GroupNorm(16, 16)], ids=["InstanceNorm", "GroupNorm"])
 def test_images_of_one_step_or_two_are_not_blown_up(norm):
     """float32's sums of squares of such images have rounding errors as large as the variance, which may cancel it."""
@@ -281,6 +290,7 @@ def test_images_of_one_step_or_two_are_not_blown_up(norm):
         assert fast(x).abs().max() <= 2 * model(x).abs().max()
 
 
+@pytest.mark.usefixtures("by_aten")
 def test_images_as_channels_of_one_image():
     """As adaptive normalizations are often written: by reshape(), which is a copy and an unsafe view of it."""
 
@@ -378,6 +388,7 @@ def test_kernels_with_sums_are_built_where_they_may_be_taken(monkeypatch):
         assert sum("result s1" in text for text in built) == found and built
 
 
+@pytest.mark.usefixtures("by_aten")
 def test_what_has_no_sums_of_images():
     class Both(nn.Module):
         """A concatenation reads the result, too."""

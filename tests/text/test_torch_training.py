@@ -28,7 +28,7 @@ from convgen.torch.network.report import Row  # noqa: E402
 from convgen.torch.network.timing import timed  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn, TF = torch.nn, torch.nn.functional
 LAST = dict(memory_format=torch.channels_last)
 

@@ -12,6 +12,7 @@ import convgen.torch as ct  # noqa: E402
 from convgen.torch.network import training  # noqa: E402
 from convgen.torch.network.training_layout import with_channels_last  # noqa: E402
 
+pytestmark = pytest.mark.costly
 nn, TF = torch.nn, torch.nn.functional
 torch.set_num_threads(1)
 

@@ -18,7 +18,7 @@ from convgen.torch.network.trace import flat_graph, is_call, value_of  # noqa: E
 from convgen.torch.network.upsampling import folded  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn, TF = torch.nn, torch.nn.functional
 CONVOLUTIONS = {1: TF.conv1d, 2: TF.conv2d, 3: TF.conv3d}
 

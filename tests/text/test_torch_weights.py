@@ -13,7 +13,7 @@ from torch import nn
 import convgen.torch
 from convgen.runtime.errors import WrongArguments
 
-pytestmark = pytest.mark.filterwarnings("error:convgen")
+pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("error:convgen")]
 parametrize = nn.utils.parametrize
 weight_norm = nn.utils.parametrizations.weight_norm
 

@@ -13,7 +13,7 @@ from convgen.torch.network import prepare  # noqa: E402
 from convgen.torch.network.aliases import writes_alike  # noqa: E402
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn = torch.nn
 LAST = dict(memory_format=torch.channels_last)
 
