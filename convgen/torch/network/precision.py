@@ -20,6 +20,8 @@ A: Any = torch.ops.aten
 
 _NARROW = (torch.float16, torch.bfloat16)
 _READS_BITS = {A.view.dtype}  # takes memory for another type's
+#: What rounds nothing, beside views: weights that are packed alone need no memory of float32.
+_MOVES = {f.default for f in (A.clone, A._to_copy, A.cat, A.stack, A.constant_pad_nd, A.flip)}
 
 
 class RoundedOnce(torch.fx.Interpreter):
@@ -32,7 +34,8 @@ class RoundedOnce(torch.fx.Interpreter):
         if n.op != "call_function":
             return super().run_node(n)
         args, kwargs = torch.fx.map_arg((n.args, n.kwargs), self._reads_of(n.target))
-        return n.target(*args, **kwargs)
+        made = n.target(*args, **kwargs)
+        return _rounded(made, n) if all(user.op == "output" for user in n.users) else made
 
     def _reads_of(self, target: Any) -> Any:
         """By what a function gets the values of the nodes that it reads."""
@@ -40,26 +43,31 @@ class RoundedOnce(torch.fx.Interpreter):
             return self.env.__getitem__
         if target.namespace != "aten" or target in _READS_BITS:
             return self._rounded
-        return self.env.__getitem__ if target.is_view else self._widened
+        return self.env.__getitem__ if target.is_view or target in _MOVES else self._widened
 
     def _widened(self, node: Node) -> Any:
         value = self.env[node]
         return value.float() if _is_plain(value) and value.dtype in _NARROW else value
 
     def _rounded(self, node: Node) -> Any:
-        value, meant = self.env[node], node.meta.get("val")
-        if not _is_plain(value) or not isinstance(meant, torch.Tensor) or value.dtype == meant.dtype:
-            return value
-        if not value.numel():
-            return value.to(meant.dtype)
-        memory = value.as_strided((span(value.shape, value.stride()),), (1,))
-        return memory.to(meant.dtype).as_strided(value.shape, value.stride(), 0)
+        return _rounded(self.env[node], node)
 
 
 def rounded_once(graph_module: Any, weights: Sequence[Tensor]) -> Sequence[Tensor]:
     """The results of a graph of weights."""
     results: Sequence[Tensor] = RoundedOnce(graph_module).run(*weights)
     return results
+
+
+def _rounded(value: Any, node: Node) -> Any:
+    """A node's value in the type that the graph says, with the same strides."""
+    meant = node.meta.get("val")
+    if not _is_plain(value) or not isinstance(meant, torch.Tensor) or value.dtype == meant.dtype:
+        return value
+    if not value.numel():
+        return value.to(meant.dtype)
+    memory = value.as_strided((span(value.shape, value.stride()),), (1,))
+    return memory.to(meant.dtype).as_strided(value.shape, value.stride(), 0)
 
 
 def _is_plain(value: Any) -> bool:
