@@ -330,6 +330,7 @@ class Means(nn.Module):
         return made if self.norm is None else made + self.norm(y)
 
 
+@pytest.mark.usefixtures("by_aten")
 @pytest.mark.parametrize(
     ("mean", "sums"),
     [
@@ -351,6 +352,7 @@ def test_means_of_each_image_come_from_the_convolution(mean, sums):
     accurate(model, fast, x)
 
 
+@pytest.mark.usefixtures("by_aten")
 def test_a_mean_comes_with_the_statistics_of_a_normalization():
     model = randomized(Means(nn.AdaptiveAvgPool2d(1), nn.GroupNorm(4, 16))).half().eval()
     x = torch.randn(3, 16, 8, 6).half()

@@ -18,8 +18,10 @@ from convgen.torch.network.trace import call, erase_unread, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
+#: Types of 16 bits, which round more coarsely than sums in float32 do.
+NARROW = (torch.float16, torch.bfloat16)
 #: Types of what is fused.
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+FLOATS = (*NARROW, torch.float32)
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,12 @@ from typing import Any
 import torch
 
 from convgen.torch.asked import Forward, Summed
-from convgen.torch.network.chains import Chain, End
+from convgen.torch.network.chains import FLOATS, NARROW, Chain, End
 from convgen.torch.network.normalizations import normalizations_of
 from convgen.torch.network.trace import call, erase_unread, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
-#: Types that round more coarsely than sums of squares in float32 do; others keep a pass of their own.
-_SUMMED = (torch.float16, torch.bfloat16)
 #: Times the mean's square, the least variance that rounded sums tell: about half a step of float16, squared.  What is
 #: computed below that is chance, perhaps negative, and dividing by it would make anything of one step.
 _LEAST = 2.0**-22
@@ -30,7 +28,7 @@ def sums_behind(chain: Chain, end: End) -> Summed | None:
     """What would give the sums for what reads a chain's end, asked with fake tensors; None where nothing reads any,
     where a concatenation reads it, too, which may be written in place, or where no kernel has such sums."""
     value, words = value_of(end.node), _words(end.node)
-    known = value.dtype in _SUMMED and value.numel() and not (chain.transposed or chain.opening)
+    known = value.dtype in NARROW and value.numel() and not (chain.transposed or chain.opening)
     if not known or not words or any(is_call(user, A.cat.default) for user in end.node.users):
         return None
     x, w, operands, epilogue, *geometry = chain.arguments(end)
@@ -82,7 +80,7 @@ def _means_of(value: Node) -> list[Node]:
         if is_call(user, A.mean.dim)
         and user.args[0] is value
         and sorted(axis % rank for axis in user.args[1] or ()) == list(range(2, rank))
-        and value_of(user).dtype in (*_SUMMED, torch.float32)
+        and value_of(user).dtype in FLOATS
     ]
 
 

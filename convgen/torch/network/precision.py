@@ -1,6 +1,6 @@
 """What is computed from 16-bit weights, rounded once.
 
-A model folds BatchNorm, standardizes weights, or merges branches in its own type, and torch rounds after each step: to
+A model standardizes weights, normalizes them, or merges branches in its own type, and torch rounds after each step: to
 11 bits in float16, to 8 in bfloat16.  Here each step is computed in float32, and what the steps make is rounded, as in
 a kernel that Inductor fuses.
 """
@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from convgen.functional.arrays import span
+from convgen.torch.network.chains import NARROW
 
 Node = Any
 Tensor = Any
 A: Any = torch.ops.aten
 
-_NARROW = (torch.float16, torch.bfloat16)
 _READS_BITS = {A.view.dtype}  # takes memory for another type's
 #: What rounds nothing, beside views: weights that are packed alone need no memory of float32.
 _MOVES = {f.default for f in (A.clone, A._to_copy, A.cat, A.stack, A.constant_pad_nd, A.flip)}
@@ -47,7 +47,7 @@ class RoundedOnce(torch.fx.Interpreter):
 
     def _widened(self, node: Node) -> Any:
         value = self.env[node]
-        return value.float() if _is_plain(value) and value.dtype in _NARROW else value
+        return value.float() if _is_plain(value) and value.dtype in NARROW else value
 
     def _rounded(self, node: Node) -> Any:
         return _rounded(self.env[node], node)

@@ -20,14 +20,13 @@ from typing import Any
 import torch
 
 from convgen.torch.asked import Bare, Summed
+from convgen.torch.network.chains import NARROW
 from convgen.torch.network.trace import call, is_call, value_of
 
 Node = Any
 Tensor = Any
 A: Any = torch.ops.aten
 _CAST: Any = torch.ops.prims.convert_element_type.default
-#: Types that round more coarsely than sums of squares in float32 do; others keep torch's statistics.
-_TYPES = (torch.float16, torch.bfloat16)
 
 
 @dataclass
@@ -77,7 +76,7 @@ class Ending:
 def ending_of(result: Node) -> Ending | None:
     """The sums that follow a convolution's node, or the node of an input's gradient; None where there are none."""
     value = value_of(result)
-    if value.dtype not in _TYPES or not value.numel():
+    if value.dtype not in NARROW or not value.numel():
         return None
     return _statistics(result) if is_call(result, A.convolution.default) else _gradient_sums(result)
 
