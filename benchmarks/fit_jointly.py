@@ -208,8 +208,8 @@ def resident() -> Iterator[Row]:
 
 
 def swept() -> Iterator[Row]:
-    """What `sweep.py` timed: the seven networks' layers, recent networks', geometries at random."""
-    for row in _json("sweep")["rows"]:
+    """What `sweep.py` and the tuner timed: the seven networks' layers, recent networks', geometries at random."""
+    for row in _json("sweep")["rows"] + _json("sweep_spans")["rows"]:
         problem = problem_of(row["key"])
         for kernel, options, us in row["timed"]:
             if layout := _layout(kernel, problem, options):

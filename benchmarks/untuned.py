@@ -29,6 +29,8 @@ from convgen.ir.problem import ConvProblem
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
+#: A layer is measured at batches whose tensors fit this.
+MOST_BYTES = 16e9
 
 
 def entry(problem: ConvProblem, gpu: str) -> Entry:
@@ -75,7 +77,8 @@ def main() -> None:
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool, Builder() as builder:
         bench = Bench(backend, builder.build_all, verify=False)
         for n in args.batch:
-            layers = [(name, p) for name in args.networks for p in of_suite(f"recent/{name}", n)]
+            suites = [(name, p) for name in args.networks for p in of_suite(f"recent/{name}", n)]
+            layers = [(name, p) for name, p in suites if p.min_bytes <= MOST_BYTES]
             entries = list(pool.map(entry, (p for _, p in layers), [gpu] * len(layers), chunksize=4))
             found: list[dict[str, Any]] = []
             for (name, _), row in zip(layers, bench.rows(entries), strict=True):

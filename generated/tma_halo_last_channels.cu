@@ -213,7 +213,7 @@ constexpr int line_tiles = 52;  // tiles down a strip
 constexpr int tiles = 520;  // of pixels, all images
 constexpr int tile_k = 64;  // input channels of a halo tile
 constexpr int channel_blocks = 2;
-// warpgroups of 128 threads; the producer's warpgroup comes after them
+// warpgroups of 128 threads; the producers' warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
 // registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
@@ -284,21 +284,23 @@ void convgen_tma_halo_last_channels(
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x == consumers * warpgroup_threads) {
-      // ---- producer: the weights once, then halo tiles for each tile, rings in turn
-      mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
-      for (int i = 0; i < channel_blocks * R * S; ++i) {
-        const u32 tap_weights = base + weights + i * weight_box_bytes;
-        tma_load_tile_3d(tap_weights, &b_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
+    const int ring = threadIdx.x / 32 - consumers * (warpgroup_threads / 32);  // which this warp fills
+    if (ring < rings && threadIdx.x % 32 == 0) {
+      // ---- a producer for each ring: the first brings the weights once; then halo tiles for each tile of its ring
+      if (ring == 0) {
+        mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
+        for (int i = 0; i < channel_blocks * R * S; ++i) {
+          const u32 tap_weights = base + weights + i * weight_box_bytes;
+          tma_load_tile_3d(tap_weights, &b_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
+        }
       }
-      int turn = 0;
-      for (int tile = worker; tile < tiles; tile += workers, ++turn) {
+      int use = 0;  // how often the ring was filled before
+      for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
         const int line0 = tile % line_tiles * tile_pixels;
         const int q0 = tile / line_tiles % strips * strip;
         const int n = tile / (line_tiles * strips);
-        for (int block = 0; block < channel_blocks; ++block) {
-          const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
-          const int stage = turn % rings * stages + use % stages;
+        for (int block = 0; block < channel_blocks; ++block, ++use) {
+          const int stage = ring * stages + use % stages;
           const u32 halo_tile = base + stage * halo_tile_bytes;
           const u32 full = base + full_barriers + mbarrier_bytes * stage;
           mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use) ^ 1);

@@ -51,6 +51,7 @@ CONFIGURATIONS: dict[str, tuple[ConvProblem, Options]] = {
     "two blocks of channels": (TWO_BLOCKS, {**CHANNELS, "consumers": 1}),
     "two blocks, three stages": (FEW, {**CHANNELS, "tile.k": 16, "consumers": 2, "stages": 3}),
     "two blocks, two stages": (FEW, {**CHANNELS, "tile.m": 48, "tile.k": 16, "consumers": 3, "stages": 2}),
+    "two blocks, a stage of each of three rings": (FEW, {**CHANNELS, "tile.k": 16, "consumers": 3, "stages": 1}),
     "pixels in rows": (ONE_BLOCK, {**PIXELS, "tile.n": 64, "consumers": 2}),
     "pixels, 48 channels": (ONE_BLOCK, {**PIXELS, "tile.n": 48, "consumers": 1, "stages": 2}),
     "pixels, 128 a tile": (FEW, {**PIXELS, "tile.m": 128, "tile.k": 32, "consumers": 2}),

@@ -162,6 +162,20 @@ def accumulators_at_launch(target: Target, threads: int, blocks: int) -> int:
 
 #: wgmma's k for 2-byte elements (PTX ISA, "wgmma.mma_async").
 PRODUCT_CHANNELS = 16
+#: Channels of a k block: rows of 128, 64, and 32 bytes, each of which has a swizzle.
+SPANS = (64, 32, 16)
+#: Those of which shorter blocks are worth considering: the share that they span, at most, of what longer ones do.
+FEWER = {32: 0.85, 16: 0.8}
+
+
+def spans(channels: int) -> list[int]:
+    """Channels of a k block that are worth considering: the most of which a block has use for half, since its rows are
+    the fewest, and a last block that is short costs few products; and fewer, where blocks span fewer channels then."""
+    found = [next((k for k in SPANS if k < 2 * channels), SPANS[-1])]
+    for k, least in FEWER.items():
+        if -(-channels // k) * k <= least * (-(-channels // found[-1]) * found[-1]):
+            found.append(k)
+    return found
 
 
 def products(channels: int) -> int:

@@ -20,17 +20,20 @@ from convgen.kernels.parts.cost import CYCLES, over, product, ragged
 class Rates:
     """Fitted figures on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
 
-    start: float = 1.0  # (as `tap`, weights' rates, `store`: tuning runs of 584 layers on H100s and H200s, 2026-11-27)
+    start: float = 0.3  # from launch to the first wgmma, and out again,
+    spread: float = 0.7  # more, as blocks are launched on all multiprocessors, or lay filters out
     shared_wait: float = 22.07
     mma: float = 1.01
     row: float = 2.671  # cycles a row of a box, of x or w
     ragged: float = 1.372
     latency: float = 696.1
     stages_held: float = 2.204
+    # (as `weight_row`, `weights`, and `store`: tuning runs of 584 layers on H100s and H200s, 2026-11-27)
     tap: float = 110.0  # cycles of waiting and signalling, a tap of streamed weights
     weight_row: float = 1.5  # cycles a row of resident weights, loaded once,
     weights: float = 60.0  # and their bytes a cycle, where consumers lay them out
-    line: float = 6.5  # cycles a request for a line of them, which multiprocessors get one after the other
+    line: float = 6.5  # cycles a request for a line of them, which multiprocessors get one after the other;
+    alike: float = 1.3e7  # bytes of resident weights a microsecond, all multiprocessors', who ask for the same
     store: float = 4e-4  # a vector of a tile's elements that is stored, or read of an operand
     serial_store: float = 3.807e-05  # a tile's element: what the other consumers' MMAs do not hide
     l2: float = 6.0e6  # bytes of halo tiles and weights: the most that any of 31 layers had, not part of the fit
@@ -80,6 +83,9 @@ def time(
     The rest as for im2col_time."""
     r = rates
     memory = r.memory * (r.apart if apart else 1.0)
+    busy_sms = min(tiles * channel_tiles, sms)
+    laid_out = not (weight_stages or w_pitch)
+    start = r.start + r.spread * (1 if laid_out else busy_sms / sms)
     written = _written(writes, y_pitch, stored, r)
     mma = _of_tap(pixels, channels, shares, by_channels, products, r)
     latency = r.latency / CYCLES
@@ -91,8 +97,9 @@ def time(
         tap = max(mma + r.tap / CYCLES, (latency + weights) / max(weight_stages - r.stages_held, 0.25))
     else:
         kept = taps * blocks * weight_box
-        brought = kept / (2 * k) * r.weight_row * dearer + r.line * crowd if w_pitch else kept / r.weights
-        prologue, load, tap = brought / CYCLES, blocks * halo, mma
+        rows = kept / (2 * k) * r.weight_row * dearer + r.line * crowd
+        brought = r.latency + kept / r.weights if laid_out else rows
+        prologue, load, tap = max(brought / CYCLES, kept * busy_sms / r.alike), blocks * halo, mma
     # of a tile: its taps, what its halo tiles keep them waiting, its storing
     share = 1 / max(tiles * channel_tiles / sms, 1) / memory
     hidden = (stages - 1) * taps * tap
@@ -110,7 +117,7 @@ def time(
     fetched = blocks * (box + (taps * weight_box if weight_stages else 0)) * tiles * channel_tiles
     time = max(time, fetched / r.l2)
     moved = reads + written + splits * r.split
-    return over(latency + halo + prologue + time + r.start, moved / memory + r.start)
+    return over(latency + halo + prologue + time + start, moved / memory + start)
 
 
 def least(
@@ -132,6 +139,7 @@ def least(
         turns = math.ceil(tiles / max(sms // channel_tiles, 1))
         time = turns * blocks * taps * mma + (turns - 1) * r.serial_store * pixels * channels
         time += _stored(pixels, channels, accesses, 0.0, r)
-        return over(r.latency / CYCLES + prologue + time + r.start, moved / memory + r.start)
+        start = r.start + r.spread * min(tiles * channel_tiles, sms) / sms
+        return over(r.latency / CYCLES + prologue + time + start, moved / memory + start)
 
     return us

@@ -73,6 +73,13 @@ class RingLayout(base.Layout[C]):
         return self.prepared.problem
 
     @property
+    def apart(self) -> bool:
+        """Whether each ring has a producer of its own.  One that fills rings in turn waits, within a tile, for a ring
+        that has fewer stages than the tile has halo tiles, and meanwhile leaves the others empty."""
+        config = self.config
+        return config.rings > 1 and not config.weight_stages and config.stages < self.halos
+
+    @property
     def span(self) -> int:
         """Of a pixel's channels, and of an output channel's: the swizzle's span."""
         return self.config.tile_k * self.read.x.element.bytes
@@ -81,6 +88,11 @@ class RingLayout(base.Layout[C]):
     def blocks(self) -> int:
         """Of a group's input channels."""
         return -(-self.channels // self.config.tile_k)
+
+    @property
+    def halos(self) -> int:
+        """Halo tiles of a tile."""
+        return self.blocks
 
     @property
     def channels(self) -> int:

@@ -12,6 +12,7 @@ from convgen.kernels.base import IMAGES, Part
 from convgen.kernels.config import Options
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import assignment
+from convgen.kernels.parts.hopper import spans
 from convgen.kernels.tma_halo import cost
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.constraints import illegal_strip, illegal_tile, illegal_together
@@ -24,6 +25,8 @@ PIXELS = tuple(range(32, 257, 16))
 FOLDS = (1, 2, 4, 8)
 FULL = 64  # channels that fill wgmma's m
 NARROWEST = 16  # channels of a tile
+#: Channels of narrow tiles, where there are no more; all but the narrowest also where other tiles would be few.
+NARROW = (NARROWEST, 32, 48)
 WEIGHT_STAGES = (6, 4, 3, 2)
 
 
@@ -93,16 +96,15 @@ def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold
         return [int(options[name])] if name in options else list(defaults)
 
     c, k_per_group = root.group.c, root.group.k
-    spans = [next((k for k in (64, 32, 16) if c % k == 0), 64 if c > 32 else 32)]
-    if problem.groups > 1 and spans[0] < FULL < c + FULL // 2:
-        spans.append(FULL)  # fewer and longer rows, which reach into the next group
     ahead = values("weight_stages", (0,) if fills else (0, *WEIGHT_STAGES))
     d, h, w = root.windows
     of_rows = not problem.dynamic and h.output == 1 and not {"tile.m", "strip"} & options.keys()
     taps = len(d.offsets) * len(h.offsets) * len(w.offsets)
     depths = values("stages", (3, 2, 1))  # the deepest first
     if problem.groups == 1:
-        narrow = [next((n for n in (NARROWEST, 32, 48) if n >= k_per_group), 64)]
+        widest = next((n for n in NARROW if n >= k_per_group), FULL)
+        few = problem.output_pixels * -(-k_per_group // widest) < FULL * target.sms
+        narrow = [widest, *(n for n in NARROW[1:] if few and n < widest)]
     else:
         narrow = [n for n in (64, 48, 32) if k_per_group % n == 0][:1] or [16, FULL]
     if fold > 1:  # as pixels' columns, two rows of 8 channels or fewer are worth it, too: they fill the narrowest tile
@@ -116,7 +118,7 @@ def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold
         shares = consumers if schedule == "cooperative" else 1
         tiles = values("tile.m", (p for p in PIXELS if swap_ab or p % (64 * shares) == 0))
         for channels, k in itertools.product(
-            values("tile.n", [64 * shares] if swap_ab else narrow), values("tile.k", spans)
+            values("tile.n", [64 * shares] if swap_ab else narrow), values("tile.k", spans(c))
         ):
             boxes = -(-c // k) * taps
             # if the one that takes the least shared memory is illegal, so are all
@@ -178,9 +180,12 @@ def _staged(least: Layout, depths: list[int], rooms: dict[int, int]) -> Iterator
     if least.config.stages * each > rooms[least.config.weight_stages]:
         return
     least.knowing("demands")
+    most = 0
     for weight_stages, room in rooms.items():
-        # fewer halo tiles ahead are no faster
-        if stages := next((d for d in depths if d * each <= room), 0):
+        # fewer halo tiles ahead are no faster, nor are fewer boxes of filters where they make no room for halo tiles
+        stages = next((d for d in depths if d * each <= room), 0)
+        if stages > (most if weight_stages else 0):
+            most = stages if weight_stages else 0
             yield least.sibling(stages=stages, weight_stages=weight_stages)
 
 

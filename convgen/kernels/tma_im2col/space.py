@@ -11,6 +11,7 @@ from convgen.kernels.base import Part
 from convgen.kernels.config import Options
 from convgen.kernels.parts import clusters, prepare
 from convgen.kernels.parts.assignment import assignment
+from convgen.kernels.parts.hopper import spans
 from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT, Config
 from convgen.kernels.tma_im2col.demands import between_taps, least
@@ -32,12 +33,14 @@ SHAPES = (
 MAX_STAGES = 12
 #: k blocks of a stage that are worth considering, and channels of all of them, at most.
 K_BLOCKS, WIDEST_STAGE = (1, 2, 3, 5, 7, 9), 160
+#: Output channels of a tile, a multiple of which fills lines.
+WHOLE_LINES = 64
 #: Bytes that a multiprocessor has on their way where device memory is what it waits for.
 IN_FLIGHT = 64 << 10
 #: Multiprocessors for each part of the output channels, at least, where B stays.
 LEAST_SHARING = 8
 #: Bytes of B that stay in shared memory, at most, for stages and epilogue tiles to find room beside them.
-MOST_RESIDENT = 128 << 10
+MOST_RESIDENT = 160 << 10
 #: (blocks, operand) of the clusters that are considered, for the best so many configurations without one.  Four
 #: blocks leave multiprocessors idle: an H200 places them within groups of 16 and 18.
 CLUSTERS = ((2, "a"), (2, "b"))
@@ -46,7 +49,7 @@ CLUSTERED = 24
 OF_K = ("channel_blocks", "phase_k_blocks", "span")
 OF_COLUMNS = ("epi_tile_shape", "epi_tile_bytes", "arriving", "leaving", "slot")
 #: The best so many are considered with their k loops shared evenly, too.
-STREAMED = 4
+STREAMED = 8
 
 #: k blocks of a stage, and blocks of a multiprocessor.
 Choice = tuple[int, int]
@@ -170,14 +173,12 @@ def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[tuple
         return [int(fixed[name])] if name in fixed else list(defaults)
 
     c = g.channels
-    spans = [k for k in (64, 32, 16) if c % k == 0][:1]
-    spans += [k for k in (64, 32, 16) if k not in spans and -(-c // k) * k <= 1.5 * c][:1]
     order = str(fixed.get("order", "channels_inner"))
     raster, stream_k = int(fixed.get("raster", 1)), int(fixed.get("stream_k", 0))
     shapes = list(_tile_shapes(g, fixed))
     if g.group:  # a tile is of one
         shapes = [shape for shape in shapes if g.group_columns % shape[1] == 0] or shapes
-    for k in values("tile.k", spans or (16,)):
+    for k in values("tile.k", spans(c)):
         k_blocks = math.gcd(*g.taps) * -(-c // k)
         shared = values("k_blocks", [d for d in K_BLOCKS if k_blocks % d == 0 and k * d <= WIDEST_STAGE])
         for m, n, consumers, schedule, swap_ab in shapes:
@@ -229,7 +230,15 @@ def _tile_shapes(g: Gemm, fixed: Options) -> Iterator[tuple[int, int, int, str, 
 
 
 def _widths(g: Gemm) -> list[int]:
-    """Output channels a tile: the least for each number of tiles, where epilogue tiles are worth a store."""
+    """Output channels a tile: the least for each number of tiles, where epilogue tiles are worth a store; and where
+    these are narrow, the least that are stored by whole lines."""
     k = g.group_columns
     widths = [n for n in range(8, 257, 8) if n < 32 or epi_tile_columns(g, n) >= 16]
-    return sorted({next(n for n in widths if -(-k // n) == tiles) for tiles in {-(-k // n) for n in widths}})
+    of_count: dict[int, list[int]] = {}
+    for n in widths:
+        of_count.setdefault(-(-k // n), []).append(n)
+    found = {alike[0] for alike in of_count.values()}
+    for alike in of_count.values():
+        if k > alike[0] >= 32 > epi_tile_columns(g, alike[0]):
+            found |= {*[n for n in alike if n % WHOLE_LINES == 0][:1]}
+    return sorted(found)
