@@ -144,7 +144,7 @@ def test_every_plan_of_a_kernel_is_exact(target: Target, seed: int) -> None:
         check(compilation, kernel, some, seed)
 
 
-@pytest.mark.parametrize("name", ["direct", "3x3"])
+@pytest.mark.parametrize("name", ["direct", "channels as rows"])
 def test_a_dynamic_kernel_gives_what_the_kernel_of_fixed_sizes_gives(target: Target, name: str, rng) -> None:
     compilation, kernel = compiled(name, target)
     for sizes in SIZES[:3]:

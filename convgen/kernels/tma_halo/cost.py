@@ -20,8 +20,8 @@ from convgen.kernels.parts.cost import CYCLES, over, product, ragged
 class Rates:
     """Fitted figures on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
 
-    start: float = 0.3  # from launch to the first wgmma, and out again,
-    spread: float = 0.7  # more, as blocks are launched on all multiprocessors, or lay filters out
+    start: float = 1.0  # from launch to the first wgmma, and out again; in a chain half a microsecond less,
+    spread: float = 0.2  # more, as blocks are launched on all multiprocessors, or lay filters out
     shared_wait: float = 22.07
     mma: float = 1.01
     row: float = 2.671  # cycles a row of a box, of x or w
@@ -33,7 +33,7 @@ class Rates:
     weight_row: float = 1.5  # cycles a row of resident weights, loaded once,
     weights: float = 60.0  # and their bytes a cycle, where consumers lay them out
     line: float = 6.5  # cycles a request for a line of them, which multiprocessors get one after the other;
-    alike: float = 1.3e7  # bytes of resident weights a microsecond, all multiprocessors', who ask for the same
+    alike: float = 1.3e7  # bytes of resident weights a microsecond, by all multiprocessors, of the same (227 layers)
     store: float = 4e-4  # a vector of a tile's elements that is stored, or read of an operand
     serial_store: float = 3.807e-05  # a tile's element: what the other consumers' MMAs do not hide
     l2: float = 6.0e6  # bytes of halo tiles and weights: the most that any of 31 layers had, not part of the fit

@@ -57,8 +57,7 @@ def time(layout: Layout, rates: Rates = H200) -> float:
     fetched = brought - filter_rows * streamed * (1 - 1 / config.cluster)
     main = max((halo + resident + turns * busy) / CYCLES, fetched * tiles / r.l2)
     prepared = LAUNCH_US + (layout.problem.w.bytes + layout.u.bytes) / BYTES_PER_US
-    start = r.start + r.spread
-    return over(main + start, memory + start) + prepared + layout.prepared.time
+    return over(main + r.start, memory + r.start) + prepared + layout.prepared.time
 
 
 def conflicts(layout: Layout) -> float:
