@@ -21,7 +21,7 @@ class Rates:
     """Fitted figures on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
 
     start: float = 1.0  # from launch to the first wgmma, and out again; in a chain half a microsecond less,
-    spread: float = 0.2  # more, as blocks are launched on all multiprocessors, or lay filters out
+    spread: float = 0.2  # more, as blocks are launched on all multiprocessors
     shared_wait: float = 22.07
     mma: float = 1.01
     row: float = 2.671  # cycles a row of a box, of x or w
@@ -84,8 +84,7 @@ def time(
     r = rates
     memory = r.memory * (r.apart if apart else 1.0)
     busy_sms = min(tiles * channel_tiles, sms)
-    laid_out = not (weight_stages or w_pitch)
-    start = r.start + r.spread * (1 if laid_out else busy_sms / sms)
+    start = r.start + r.spread * busy_sms / sms
     written = _written(writes, y_pitch, stored, r)
     mma = _of_tap(pixels, channels, shares, by_channels, products, r)
     latency = r.latency / CYCLES
@@ -97,8 +96,7 @@ def time(
         tap = max(mma + r.tap / CYCLES, (latency + weights) / max(weight_stages - r.stages_held, 0.25))
     else:
         kept = taps * blocks * weight_box
-        rows = kept / (2 * k) * r.weight_row * dearer + r.line * crowd
-        brought = r.latency + kept / r.weights if laid_out else rows
+        brought = kept / (2 * k) * r.weight_row * dearer + r.line * crowd if w_pitch else kept / r.weights
         prologue, load, tap = max(brought / CYCLES, kept * busy_sms / r.alike), blocks * halo, mma
     # of a tile: its taps, what its halo tiles keep them waiting, its storing
     share = 1 / max(tiles * channel_tiles / sms, 1) / memory

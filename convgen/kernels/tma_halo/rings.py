@@ -73,7 +73,7 @@ class RingLayout(base.Layout[C]):
         return self.prepared.problem
 
     @property
-    def apart(self) -> bool:
+    def own_producers(self) -> bool:
         """Whether each ring has a producer of its own.  One that fills rings in turn waits, within a tile, for a ring
         that has fewer stages than the tile has halo tiles, and meanwhile leaves the others empty."""
         config = self.config

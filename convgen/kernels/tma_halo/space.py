@@ -12,7 +12,7 @@ from convgen.kernels.base import IMAGES, Part
 from convgen.kernels.config import Options
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import assignment
-from convgen.kernels.parts.hopper import spans
+from convgen.kernels.parts.hopper import SPANS, spans
 from convgen.kernels.tma_halo import cost
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.constraints import illegal_strip, illegal_tile, illegal_together
@@ -96,6 +96,8 @@ def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold
         return [int(options[name])] if name in options else list(defaults)
 
     c, k_per_group = root.group.c, root.group.k
+    # a block that divides the channels has shorter rows, and none that is partly empty
+    k_spans = dict.fromkeys((*spans(c), *[k for k in SPANS if c % k == 0][:1]))
     ahead = values("weight_stages", (0,) if fills else (0, *WEIGHT_STAGES))
     d, h, w = root.windows
     of_rows = not problem.dynamic and h.output == 1 and not {"tile.m", "strip"} & options.keys()
@@ -118,7 +120,7 @@ def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold
         shares = consumers if schedule == "cooperative" else 1
         tiles = values("tile.m", (p for p in PIXELS if swap_ab or p % (64 * shares) == 0))
         for channels, k in itertools.product(
-            values("tile.n", [64 * shares] if swap_ab else narrow), values("tile.k", spans(c))
+            values("tile.n", [64 * shares] if swap_ab else narrow), values("tile.k", k_spans)
         ):
             boxes = -(-c // k) * taps
             # if the one that takes the least shared memory is illegal, so are all

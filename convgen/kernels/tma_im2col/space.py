@@ -40,7 +40,7 @@ IN_FLIGHT = 64 << 10
 #: Multiprocessors for each part of the output channels, at least, where B stays.
 LEAST_SHARING = 8
 #: Bytes of B that stay in shared memory, at most, for stages and epilogue tiles to find room beside them.
-MOST_RESIDENT = 160 << 10
+MOST_RESIDENT = 128 << 10
 #: (blocks, operand) of the clusters that are considered, for the best so many configurations without one.  Four
 #: blocks leave multiprocessors idle: an H200 places them within groups of 16 and 18.
 CLUSTERS = ((2, "a"), (2, "b"))

@@ -12,7 +12,7 @@ from convgen.kernels.base import Part
 from convgen.kernels.config import Options
 from convgen.kernels.parts import clusters
 from convgen.kernels.parts.copies import VECTOR
-from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT
+from convgen.kernels.parts.hopper import SPANS, SWIZZLE_ALIGNMENT
 from convgen.kernels.parts.sum_order import ORDERED
 from convgen.kernels.tma_wgrad.config import MOST_TILE_COLUMNS, Config
 from convgen.kernels.tma_wgrad.constraints import MOST_COLUMNS
@@ -23,7 +23,6 @@ from convgen.targets import Target
 
 #: (tile_m, warps_m, warps_n) that are worth considering.
 SHAPES = ((64, 4, 1), (64, 4, 2), (64, 4, 3), (128, 8, 1), (128, 4, 2), (192, 12, 1), (256, 8, 1))
-SPANS = (64, 32, 16)  # channels of a box
 #: Pixels of a step; with a halo, which is as large whatever the step, twice as many, too.
 STEPS, HALO_STEPS = (64,), (64, 128)
 MOST_STAGES = 8
