@@ -186,7 +186,7 @@ def _staged(least: Layout, depths: list[int], rooms: dict[int, int]) -> Iterator
     for weight_stages, room in rooms.items():
         # fewer halo tiles ahead are no faster, nor are fewer boxes of filters where they make no room for halo tiles
         stages = next((d for d in depths if d * each <= room), 0)
-        if stages > (most if weight_stages else 0):
+        if stages > most:
             most = stages if weight_stages else 0
             yield least.sibling(stages=stages, weight_stages=weight_stages)
 
