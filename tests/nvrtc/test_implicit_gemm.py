@@ -51,6 +51,23 @@ def test_gather_compiles(data: st.DataObject, problem: ConvProblem, order: str) 
     check(GEMM, problem, data.draw(st.sampled_from(served(GEMM, problem, options))), options, spills)
 
 
+#: Found by test_gather_compiles, with other seeds than CI's.
+FOUND = {
+    "three steps of single bytes at once": "x: s8[n=2, h=3, c=4, w=5]  filter w: s8[r=3, s=1, c=2, k=2]"
+    "  output y: s8[n, p, q, k]  groups 2  pad h=(0, 2) w=(0, 1)  accumulate s32",
+    "all of y beside the image": "x: f32[n=1, d=1, h=2, w=1, c=2]  filter w: f32[k=1, t=1, r=2, s=1, c=2]"
+    "  output y: f32[n, o=1, p=1, q=1, k]  stride d=1 h=1 w=2  pad d=(0, 0) h=(0, 0) w=(1, 0)",
+}
+
+
+@pytest.mark.parametrize("order", ["channel_first", "channel_last", "taps_inner"])
+@pytest.mark.parametrize("found", FOUND)
+def test_found_compile(found: str, order: str) -> None:
+    (request,) = load(f"conv found {{ input {FOUND[found]} }}")
+    for target in (TARGETS["sm_80"], SM_90A):
+        check(GEMM, request.problem, target, {"kernel": "mma_gemm", "order": order})
+
+
 @settings(max_examples=10, deadline=None)
 @given(data=st.data(), problem=depthwise_problems())
 def test_depthwise_compiles(data: st.DataObject, problem: ConvProblem) -> None:

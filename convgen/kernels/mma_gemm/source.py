@@ -79,6 +79,7 @@ def source(plan: Plan, layout: Layout) -> str:
         lane_column=lane_columns.lane_column_text(run, "place"),
         window_sum=window_sum(problem, "gemm_m", output.pixel_dims(problem)) if finishes and layout.apart else None,
         readers=readers,
+        bytewise=any(isinstance(r, Reader) and r.piece_bytes == 1 for r in readers),
         copies=dealt(readers, layout.slices),
         pointers=pointers(layout),
         sizes=list(sizes(problem)),

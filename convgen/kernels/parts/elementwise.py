@@ -304,7 +304,9 @@ class Nest:
         """What follows happens where all tests hold."""
         if not tests:
             return
-        if any(level.opening.startswith("for") for level in self.levels):
+        # behind a test that never holds, and a `continue`, NVRTC warns of loops that nothing reaches
+        settled = any(t.settled for t in tests)
+        if any(level.opening.startswith("for") for level in self.levels) and not settled:
             self.add([f"if ({any_fails(tests)}) continue;"])
         else:
             self.levels.append(Level(f"if ({all_hold(tests)})"))
