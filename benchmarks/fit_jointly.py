@@ -111,7 +111,7 @@ def _json(name: str) -> dict[str, Any]:
     return found
 
 
-def _in_words(source: str, layer: str, spec: str, strategy: str, config: str, us: float) -> Iterator[Row]:
+def in_words(source: str, layer: str, spec: str, strategy: str, config: str, us: float) -> Iterator[Row]:
     """A configuration as results write it, which is how a spec does, without the options that have their defaults."""
     (request,) = load(spec.rstrip().removesuffix("}") + f"\n  strategy {strategy} {{ {config} }}\n}}")
     said = renamed.options(strategy, request.options)
@@ -136,7 +136,7 @@ def _columns(source: str, file: str, op: Op, columns: tuple[str, ...]) -> Iterat
         for column, result in row["results"].items() if row["op"] == op else ():
             if column.startswith(columns) and result["us"]:
                 layer = f"{row['name']} n={row['n']}"
-                yield from _in_words(source, layer, row["spec"], result["strategy"], result["config"], result["us"])
+                yield from in_words(source, layer, row["spec"], result["strategy"], result["config"], result["us"])
 
 
 def gradients() -> Iterator[Row]:
@@ -164,7 +164,7 @@ def networks() -> Iterator[Row]:
             if config and layer["us"] and layer["spec"] and layer["spec"] not in seen:
                 seen.add(layer["spec"])
                 name = f"{network['network']} {layer['layer']} n={network['batch']}"
-                yield from _in_words("networks", name, layer["spec"], strategy, config, layer["us"])
+                yield from in_words("networks", name, layer["spec"], strategy, config, layer["us"])
 
 
 def tuned() -> Iterator[Row]:
@@ -202,14 +202,14 @@ def resident() -> Iterator[Row]:
             if "group" not in config and "warps" not in config and (whole or k % 16 == 0 or k <= WIDEST_EPI_TILE):
                 strategy = "tma_halo" if "strip" in config else "tma_im2col"
                 try:
-                    yield from _in_words("resident", f"{n} {hw} {c} {k}", spec, strategy, config, timed["us"])
+                    yield from in_words("resident", f"{n} {hw} {c} {k}", spec, strategy, config, timed["us"])
                 except ConvgenError:
                     continue
 
 
 def swept() -> Iterator[Row]:
     """What `sweep.py` and the tuner timed: the seven networks' layers, recent networks', geometries at random."""
-    for row in _json("sweep")["rows"] + _json("sweep_spans")["rows"]:
+    for row in (row for name in ("sweep", "sweep_spans", "sweep_weak") for row in _json(name)["rows"]):
         problem = problem_of(row["key"])
         for kernel, options, us in row["timed"]:
             if layout := _layout(kernel, problem, options):

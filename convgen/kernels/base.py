@@ -7,7 +7,7 @@ questions in that order, once; everything that convgen wants to know of a kernel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
@@ -125,6 +125,8 @@ class Kernel(Generic[C, L]):
     prologues: ClassVar[bool] = False
     #: Whether it computes in f64.
     doubles: ClassVar[bool] = False
+    #: Whether `correction.json` in its folder holds what measurements say of its layouts.
+    corrected: ClassVar[bool] = False
     #: Dims whose sizes it takes from a call: none, those of `IMAGES`, or `ANY_SIZES`.
     dynamic: ClassVar[frozenset[str]] = frozenset()
 
@@ -166,6 +168,11 @@ class Kernel(Generic[C, L]):
     def time(self, layout: L) -> float:
         """Microseconds by the cost model; infinite for a kernel without one."""
         raise NotImplementedError
+
+    def traits(self, layout: L) -> Mapping[str, Any] | None:
+        """What the cost model is asked about a layout, by name: trees tell layouts apart by it (correction.py).  None
+        where no layout like it was measured."""
+        return None
 
     def kind(self, layout: L) -> object:
         """What makes layouts alike: a cost model is surer within a kind than between kinds."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush, merge
-from itertools import chain, tee
+from itertools import chain, islice, takewhile, tee
 from operator import attrgetter
 from typing import Any
 
@@ -223,6 +223,7 @@ class _Look:
         self.search = search
         self._space: _Space | None = None
         self._ahead: list[Timed] = []
+        self._rest: Iterator[Timed] | None = None  # legal ones, the best included, where this look has found it
         if not search.least:
             self._find(self._begun)
 
@@ -245,11 +246,24 @@ class _Look:
             if timed := space.step():
                 self._ahead.append(timed)
                 if not search._obstacles_of(timed.layout):
-                    found = next(search._legal(search._all(chain(self._ahead, space))), None)
+                    legal = self._legal
+                    found = next(legal, None)
                     vars(search)["best"] = found
+                    self._rest = legal if found is None else chain([found], legal)
             if search.kernel.refined(space.least) >= limit:
                 break
         self._find(space)
+
+    @property
+    def _legal(self) -> Iterator[Timed]:
+        """Legal configurations, the fastest first: what this look has met, and what is to come."""
+        return self.search._legal(self.search._all(chain(self._ahead, self._begun)))
+
+    def within(self, limit: float) -> Iterator[Timed]:
+        """Legal configurations of at most `limit` microseconds, the fastest first.  It can be asked once."""
+        if self.least > limit:
+            return iter(())
+        return takewhile(lambda t: t.us <= limit, self._rest or self._legal)
 
 
 #: Of two searches for the fastest, the nearer one goes on until it is so many times as far as the other.
@@ -261,6 +275,21 @@ def fastest(searches: Sequence[Search]) -> Search | None:
     it takes to know that they are slower."""
     with _no_collections():
         return _nearest([_Look(search) for search in searches])
+
+
+def near(
+    searches: Sequence[Search], times: float, most: int, wanted: Callable[[Search], bool]
+) -> list[tuple[Search, Timed]]:
+    """Of each of the searches that are wanted, up to `most` configurations that take up to so many times as long as the
+    fastest of all, the fastest first; none where that is of another search.  The fastest is settled, as by `fastest`.
+    """
+    with _no_collections():
+        looks = [_Look(search) for search in searches]
+        first = _nearest(looks)
+        if first is None or not wanted(first):
+            return []
+        looks = [look for look in looks if wanted(look.search)]
+        return [(look.search, t) for look in looks for t in islice(look.within(times * first.us), most)]
 
 
 def _nearest(looks: Sequence[_Look]) -> Search | None:

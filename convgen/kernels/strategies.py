@@ -20,7 +20,7 @@ from convgen.targets import Target
 if TYPE_CHECKING:
     from convgen.ir.plan import Plan
     from convgen.ir.problem import ConvProblem
-    from convgen.kernels.base import AnyKernel
+    from convgen.kernels.base import AnyKernel, Layout
     from convgen.kernels.search import Search, Timed
 
 #: Candidates of a strategy for a tuner, and those among them that a kernel calls alike.
@@ -113,9 +113,11 @@ class Strategy:
         """The options with every one stated, as the cost model settles it."""
         found = self._best(problem, target, options)
         assert found.best is not None, "obstacles are asked for first"
-        return self._of(found, found.best.layout.config.options)
+        return self.options_of(found, found.best.layout)
 
-    def _of(self, found: Search, options: Options) -> Options:
+    def options_of(self, found: Search, layout: Layout) -> Options:
+        """What a strategy block says of a layout that a search of this strategy has."""
+        options = layout.config.options
         return {"kernel": found.kernel.name, **options} if found.kernel.name != self.name else options
 
     def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
@@ -126,7 +128,7 @@ class Strategy:
     def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
         """Options worth measuring, the most promising first, with variants of each kernel's best few."""
         found = [
-            (t.us, self._of(search, t.layout.config.options))
+            (t.us, self.options_of(search, t.layout))
             for search, ranked in self._ranked(problem, target, MOST_CANDIDATES, OF_A_KIND)
             for t in (*ranked, *search.variants(ranked[:VARIED]))
         ]
@@ -135,7 +137,7 @@ class Strategy:
     def timed(self, problem: ConvProblem, target: Target, most: int, of_a_kind: int) -> list[tuple[float, Options]]:
         """Estimated microseconds and options of the `most` promising configurations of each kernel, the best first."""
         found = [
-            (t.us, self._of(search, t.layout.config.options))
+            (t.us, self.options_of(search, t.layout))
             for search, ranked in self._ranked(problem, target, most, of_a_kind)
             for t in ranked
         ]

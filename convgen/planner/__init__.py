@@ -1,8 +1,9 @@
 """The planner: which strategy serves a problem, and why.
 
 `auto` takes what the tuning database knows to be fastest.  Where it knows nothing, it takes, of the
-strategies that serve the problem and have a cost model, the one with the least estimated time; where none
-has, the first that `strategies.AUTO` lists.  A strategy that is named without options gets its tuned ones.
+strategies that serve the problem and have a cost model, the one with the least estimated time, or one that
+measurements of other layers favor among those near it (kernels/correction.py); where none has, the first that
+`strategies.AUTO` lists.  A strategy that is named without options gets its tuned ones.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def untuned(problem: ConvProblem, target: Target, strategy: str, options: Option
             serving.append(candidate)
     if not serving:
         raise CannotServe(rejected)
-    estimates = _estimates(serving, problem, target)
+    estimates, favored = _estimates(serving, problem, target)
     if not estimates:
         passed = f"; {', '.join(rejected)} cannot serve" if rejected else ""
         return Choice(serving[0], {}, f"auto: the first that serves{passed}", rejected)
@@ -72,22 +73,36 @@ def untuned(problem: ConvProblem, target: Target, strategy: str, options: Option
         f"{name} {'' if exact else 'at least '}{us:.1f} us" for name, (us, exact) in estimates.items() if name != best
     )
     reason = f"auto: {estimates[best][0]:.1f} us by the cost model" + (f" ({others})" if others else "")
+    if favored:
+        return replace(favored, reason=f"{reason}; {favored.reason}", rejected=rejected)
     return Choice(strategies.load(best), {}, reason, rejected)
 
 
-def _estimates(serving: Sequence[Strategy], problem: ConvProblem, target: Target) -> dict[str, tuple[float, bool]]:
+Estimated = dict[str, tuple[float, bool]]
+
+
+def _estimates(serving: Sequence[Strategy], problem: ConvProblem, target: Target) -> tuple[Estimated, Choice | None]:
     """Microseconds by strategy, of those that have a cost model, and whether the strategy takes so many: of those that
-    are slower than another, it is enough to know that."""
-    from convgen.kernels.search import fastest
+    are slower than another, it is enough to know that.  With it comes what measurements of other layers favor over the
+    fastest of all, if they do."""
+    from convgen.kernels import correction
+    from convgen.kernels.search import near
 
     searches = {s.name: s.searches(problem, target, {}) for s in serving}
+    choice = None
     if problem.sums:  # launches behind the kernel add them up, which a search does not count
         found = {s.name: (s.estimate(problem, target, {}), True) for s in serving}
     else:
-        fastest([search for own in searches.values() for search in own])
+        every = [search for own in searches.values() for search in own]
+        close = near(every, correction.NEAR, correction.MOST_NEAR, correction.measured)
+        if favored := correction.favored(close):
+            search, timed = favored
+            strategy = next(s for s in serving if search in searches[s.name])
+            reason = f"measurements of other layers favor {strategy.name} at {timed.us:.1f} us"
+            choice = Choice(strategy, strategy.options_of(search, timed.layout), reason, {})
         nearest = {name: min(own, key=lambda s: s.least) for name, own in searches.items()}
         found = {name: (search.least, search.settled) for name, search in nearest.items()}
-    return {name: (us, exact) for name, (us, exact) in found.items() if us < math.inf}
+    return {name: (us, exact) for name, (us, exact) in found.items() if us < math.inf}, choice
 
 
 def serving(problem: ConvProblem, target: Target) -> list[str]:

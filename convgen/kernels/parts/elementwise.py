@@ -304,8 +304,8 @@ class Nest:
         """What follows happens where all tests hold."""
         if not tests:
             return
-        # behind a test that never holds, and a `continue`, NVRTC warns of loops that nothing reaches
-        settled = any(t.settled for t in tests)
+        # a test that names nothing never holds: behind a `continue`, NVRTC would warn of loops that nothing reaches
+        settled = any(not any(map(str.isalpha, t.holds)) for t in tests)
         if any(level.opening.startswith("for") for level in self.levels) and not settled:
             self.add([f"if ({any_fails(tests)}) continue;"])
         else:

@@ -159,11 +159,6 @@ class Condition:
     holds: str
     fails: str
 
-    @property
-    def settled(self) -> bool:
-        """Whether it is the same everywhere: it names nothing."""
-        return not any(c.isalpha() for c in self.holds)
-
 
 def all_hold(tests: Sequence[Condition]) -> str:
     return " && ".join(t.holds for t in tests)

@@ -10,7 +10,8 @@ block of output channels stay in shared memory for the kernel's whole life, or s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from convgen.ir.plan import Launch, Limit, Param, Plan
 from convgen.ir.problem import ConvProblem, Op, Padding
@@ -38,7 +39,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
     paddings = frozenset(Padding)
     config = Config
     slices = base.ANY_SLICES
-    further = True
+    further = corrected = True
     dynamic = base.ANY_SIZES
 
     def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
@@ -81,6 +82,9 @@ class TmaHalo(base.Kernel[Config, Layout]):
 
     def time(self, layout: Layout) -> float:
         return layout.us(cost.time(rates=cost.H200, **demands(layout)))
+
+    def traits(self, layout: Layout) -> Mapping[str, Any]:
+        return demands(layout)
 
     def plan(self, layout: Layout) -> Plan:
         problem, config, prepared = layout.read, layout.config, layout.prepared

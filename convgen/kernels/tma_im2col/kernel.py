@@ -8,7 +8,8 @@ and a TMA store.  Blocks are persistent: each takes tiles until none is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op, Padding
@@ -43,7 +44,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     paddings = frozenset(Padding)
     config = Config
     slices = base.ANY_SLICES
-    further = True
+    further = corrected = True
     prologues = True
     dynamic = base.ANY_SIZES
 
@@ -95,6 +96,9 @@ class TmaIm2col(base.Kernel[Config, Layout]):
             if layout.config.accumulators > layout.free_registers - PHASE_REGISTERS:
                 us *= SPILLED
         return layout.gemm.prepared.time + us
+
+    def traits(self, layout: Layout) -> Mapping[str, Any] | None:
+        return None if layout.gemm.phases else demands(layout)
 
     def variants(self, layout: Layout) -> list[Layout]:
         return [layout.sibling(raster=BAND)] if layout.config.raster == 1 and layout.n_tiles >= BANDED else []
