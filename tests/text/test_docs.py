@@ -242,8 +242,9 @@ def test_every_error_has_an_example_in_its_page(golden):
 def test_the_page_of_strategies(golden):
     parts = [
         "# Strategies and their options",
-        "`auto` takes the fastest measured configuration ([tuning](tuning.md)), or else the one that the cost models, and\n"
-        "[measurements of other layers](decisions/correction.md), expect to be fastest, of those that can serve the convolution; `convgen explain` says which can, and\n"
+        "`auto` takes the fastest measured configuration ([tuning](tuning.md)), or else the one that the cost models, "
+        "and\n[measurements of other layers](decisions/correction.md), expect to be fastest, of those that can serve "
+        "the convolution; `convgen explain` says which can, and\n"
         f"why the others cannot. It leaves out {listing(strategies.BY_NAME, 'and')}, whose rounding differs from that "
         "of sums of\nproducts: a spec has to name it.",
         "No option is required: those that you leave out are chosen by the tuning database or cost models.\n"
