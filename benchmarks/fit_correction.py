@@ -136,7 +136,8 @@ def modeled(layer: Sequence[Timed]) -> Timed:
 def taken(layer: Sequence[Timed]) -> Timed:
     """What `correction.favored` takes of a layer's configurations."""
     model = modeled(layer)
-    best = min((t for t in layer if t.estimate <= correction.NEAR * model.estimate), key=lambda t: t.corrected)
+    reach = max(correction.NEAR * model.estimate, model.corrected)
+    best = min((t for t in layer if t.estimate <= reach), key=lambda t: t.corrected)
     return best if best.corrected <= (1 - correction.LEAST_GAIN) * model.corrected else model
 
 

@@ -24,8 +24,8 @@ from convgen.kernels.base import AnyKernel, Layout
 from convgen.kernels.parts.cost import LINE
 from convgen.kernels.search import Search, Timed
 
-#: How much longer than the fastest, by the cost model, a configuration may take to be looked at, and how many are:
-#: predictions held for 484 layers that had no part in the fit, but not beyond (benchmarks/results/near_h200.json).
+#: How much longer than the fastest, by the cost model, a configuration may take to be looked at, and how many are: so
+#: far, predictions held for 484 layers that had no part in the fit (benchmarks/results/near_h200.json).
 NEAR, MOST_NEAR = 1.1, 48
 #: The part of the time that a configuration has to save, by the trees, to be taken.
 LEAST_GAIN = 0.01
@@ -38,6 +38,14 @@ def measured(search: Search) -> bool:
     """Whether layers like the search's were: of 2-byte elements, of sizes that no call decides."""
     problem = search.problem
     return search.kernel.corrected and problem.x.element.bytes == 2 and not problem.dynamic
+
+
+def reach(search: Search) -> float:
+    """How long, by the cost model, configurations may take to be looked at: little longer than the search's best, or as
+    long as the trees expect that one to take."""
+    best = search.best
+    assert best is not None, "a search that is settled"
+    return max(NEAR * best.us, _corrected(search, best) or 0.0)
 
 
 def favored(near: Sequence[Found]) -> Found | None:

@@ -278,18 +278,19 @@ def fastest(searches: Sequence[Search]) -> Search | None:
 
 
 def near(
-    searches: Sequence[Search], times: float, most: int, wanted: Callable[[Search], bool]
+    searches: Sequence[Search], reach: Callable[[Search], float], most: int, wanted: Callable[[Search], bool]
 ) -> list[tuple[Search, Timed]]:
-    """Of each of the searches that are wanted, up to `most` configurations that take up to so many times as long as the
-    fastest of all, the fastest first; none where that is of another search.  The fastest is settled, as by `fastest`.
-    """
+    """Of each of the searches that are wanted, up to `most` configurations, the fastest first, that take no longer than
+    the microseconds that `reach` gives for the search with the fastest of all; none where that one is not wanted.  It
+    is settled, as by `fastest`."""
     with _no_collections():
         looks = [_Look(search) for search in searches]
         first = _nearest(looks)
         if first is None or not wanted(first):
             return []
+        limit = reach(first)
         looks = [look for look in looks if wanted(look.search)]
-        return [(look.search, t) for look in looks for t in islice(look.within(times * first.us), most)]
+        return [(look.search, t) for look in looks for t in islice(look.within(limit), most)]
 
 
 def _nearest(looks: Sequence[_Look]) -> Search | None:

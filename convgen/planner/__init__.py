@@ -94,7 +94,7 @@ def _estimates(serving: Sequence[Strategy], problem: ConvProblem, target: Target
         found = {s.name: (s.estimate(problem, target, {}), True) for s in serving}
     else:
         every = [search for own in searches.values() for search in own]
-        close = near(every, correction.NEAR, correction.MOST_NEAR, correction.measured)
+        close = near(every, correction.reach, correction.MOST_NEAR, correction.measured)
         if favored := correction.favored(close):
             search, timed = favored
             strategy = next(s for s in serving if search in searches[s.name])
