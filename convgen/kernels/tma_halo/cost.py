@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from convgen.ir.problem import SECTOR
 from convgen.kernels.parts import cost
 from convgen.kernels.parts.cost import CYCLES, over, product, ragged
 
@@ -33,6 +34,7 @@ class Rates:
     weight_row: float = 1.5  # cycles a row of resident weights, loaded once,
     weights: float = 60.0  # and their bytes a cycle, where consumers lay them out
     line: float = 6.5  # cycles a request for a line of them, which multiprocessors get one after the other;
+    queue: float = 2.0  # and what it adds to the latency of streamed ones, whose loads overlap (218 layers);
     alike: float = 1.3e7  # bytes of resident weights a microsecond, by all multiprocessors, of the same (227 layers)
     store: float = 4e-4  # a vector of a tile's elements that is stored, or read of an operand
     serial_store: float = 3.807e-05  # a tile's element: what the other consumers' MMAs do not hide
@@ -59,6 +61,11 @@ def _written(writes: int, y_pitch: int, stored: int, r: Rates) -> float:
     """Bytes that results count for: the narrower what is stored of a pixel, the more of it are sectors that another
     block fills."""
     return cost.written(writes, y_pitch, r.ragged_writes * max(1.0, WIDE / stored), r.odd_writes)
+
+
+def _in_sectors(k: int, pitch: int) -> float:
+    """How many times their bytes L2 gives for rows of k elements, of which it gives whole sectors."""
+    return (2 * k + SECTOR - math.gcd(pitch, SECTOR)) / (2 * k)
 
 
 def _stored(pixels: int, channels: int, accesses: float, functions: float, r: Rates) -> float:
@@ -93,7 +100,8 @@ def time(
     weights = weight_box * a_byte * dearer
     if weight_stages:
         prologue, load = weights, blocks * (halo + taps * weights)
-        tap = max(mma + r.tap / CYCLES, (latency + weights) / max(weight_stages - r.stages_held, 0.25))
+        come = latency + r.queue * crowd / CYCLES + weights
+        tap = max(mma + r.tap / CYCLES, come / max(weight_stages - r.stages_held, 0.25))
     else:
         kept = taps * blocks * weight_box
         brought = kept / (2 * k) * r.weight_row * dearer + r.line * crowd if w_pitch else kept / r.weights
@@ -112,7 +120,8 @@ def time(
     turns = math.ceil(tiles / max(sms // channel_tiles, 1))
     in_turn = math.ceil(turns * shares / consumers)
     time = max((turns - 1) * busy + alone, in_turn * alone + (in_turn - 1) * between)
-    fetched = blocks * (box + (taps * weight_box if weight_stages else 0)) * tiles * channel_tiles
+    streamed = taps * weight_box * _in_sectors(k, w_pitch) if weight_stages else 0
+    fetched = blocks * (box * _in_sectors(k, x_pitch) + streamed) * tiles * channel_tiles
     time = max(time, fetched / r.l2)
     moved = reads + written + splits * r.split
     return over(latency + halo + prologue + time + start, moved / memory + start)
