@@ -30,7 +30,6 @@ NEAR, MOST_NEAR = 1.1, 48
 #: The part of the time that a configuration has to save, by the trees, to be taken.
 LEAST_GAIN = 0.01
 
-
 Found = tuple[Search, Timed]  # a configuration, and whose it is
 
 
