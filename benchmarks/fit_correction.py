@@ -114,18 +114,17 @@ class Boosted:
         return [name, threshold, self._tree(nodes, node["left"]), self._tree(nodes, node["right"])]
 
 
-def by_kernel(timed: Sequence[Timed]) -> dict[str, list[Timed]]:
+def grouped(timed: Sequence[Timed], field: str) -> dict[str, list[Timed]]:
+    """By what they have in a field: kernel, layer."""
     found: dict[str, list[Timed]] = defaultdict(list)
     for t in timed:
-        found[t.kernel].append(t)
+        found[getattr(t, field)].append(t)
     return found
 
 
 def by_layer(timed: Sequence[Timed]) -> dict[str, list[Timed]]:
-    found: dict[str, list[Timed]] = defaultdict(list)
-    for t in timed:
-        found[t.layer].append(t)
-    return {layer: own for layer, own in found.items() if len(own) > 1}
+    """Of layers of which several configurations were timed."""
+    return {layer: own for layer, own in grouped(timed, "layer").items() if len(own) > 1}
 
 
 def modeled(layer: Sequence[Timed]) -> Timed:
@@ -143,14 +142,15 @@ def taken(layer: Sequence[Timed]) -> Timed:
 
 def judge(timed: Sequence[Timed], least: Mapping[str, float]) -> str:
     """Regret of the cost model and with trees that have not seen the layer, by source."""
-    for own in by_kernel(timed).values():
+    for own in grouped(timed, "kernel").values():
         layers = [t.layer for t in own]
         for fitted, left_out in GroupKFold(FOLDS, shuffle=True, random_state=0).split(own, groups=layers):
             Boosted([own[i] for i in fitted], least).correct([own[i] for i in left_out])
     lines = [f"{'source':12s}{'layers':>8s}{'model':>9s}{'> 15%':>7s}{'trees':>9s}{'> 15%':>7s}"]
+    every = by_layer(timed).values()
     for source in dict.fromkeys(t.source for t in timed):
         columns = ""
-        layers = [own for own in by_layer(timed).values() if own[0].source == source]
+        layers = [own for own in every if own[0].source == source]
         for choice in (modeled, taken):
             logs = [math.log(choice(own).us / least[own[0].layer]) for own in layers]
             columns += f"{math.exp(numpy.mean(logs)) - 1:9.2%}{sum(log > math.log(1.15) for log in logs):7d}"
@@ -159,7 +159,7 @@ def judge(timed: Sequence[Timed], least: Mapping[str, float]) -> str:
 
 
 def write(timed: Sequence[Timed], least: Mapping[str, float]) -> None:
-    for kernel, own in by_kernel(timed).items():
+    for kernel, own in grouped(timed, "kernel").items():
         lines = ",\n".join(json.dumps(tree, separators=(",", ":")) for tree in Boosted(own, least).trees)
         (KERNELS / kernel / "correction.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
