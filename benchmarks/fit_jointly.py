@@ -53,7 +53,7 @@ GEMM_FILES = ("implicit_gemm_sweep", "implicit_gemm_aligned", "implicit_gemm_gro
 #: What `fit_kernels.py` takes, but for depthwise's files and the candidates, which are a source of their own.
 BENCHES = (*GEMM_FILES, "bench_n8", "bench_n64", "unseen")
 
-STEMS = ("ragged_writes", "odd_writes")
+STEMS = ("ragged_writes", "odd_writes", "word_writes")
 #: The rates that are fitted.  Nothing here tells the others.
 MODELS = {
     "tma_halo": Model(tma_halo, told=(
@@ -66,7 +66,7 @@ MODELS = {
         "cut_sector", "cut_by_threads",
     )),
     "tma_wgrad": Model(tma_wgrad, told=tuple(f.name for f in fields(tma_wgrad.Rates))),
-    "mma_gemm": replace(fit_kernels.MODELS["mma_gemm"], told=(*fit_kernels.MMA, "spread", "odd_writes")),
+    "mma_gemm": replace(fit_kernels.MODELS["mma_gemm"], told=(*fit_kernels.MMA, "gathered", "spread", "odd_writes", "word_writes")),
     "stem_mma": replace(fit_kernels.MODELS["stem_mma"], told=STEMS),
     "stem_wgmma": replace(fit_kernels.MODELS["stem_wgmma"], told=STEMS),
 }  # fmt: skip
@@ -209,7 +209,11 @@ def resident() -> Iterator[Row]:
 
 def swept() -> Iterator[Row]:
     """What `sweep.py` and the tuner timed: the seven networks' layers, recent networks', geometries at random."""
-    for row in (row for name in ("sweep", "sweep_spans", "sweep_weak") for row in _json(name)["rows"]):
+    for row in (
+        row
+        for name in ("sweep", "sweep_spans", "sweep_weak", "sweep_pointwise", "sweep_odd", "sweep_large")
+        for row in _json(name)["rows"]
+    ):
         problem = problem_of(row["key"])
         for kernel, options, us in row["timed"]:
             if layout := _layout(kernel, problem, options):

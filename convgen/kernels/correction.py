@@ -15,13 +15,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from convgen.ir.problem import SECTOR
+from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.kernels.base import AnyKernel, Layout
-from convgen.kernels.parts.cost import LINE
+from convgen.kernels.parts.cost import LINE, traffic
 from convgen.kernels.search import Search, Timed
 
 #: How much longer than the fastest, by the cost model, a configuration may take to be looked at, and how many are: so
@@ -29,6 +29,8 @@ from convgen.kernels.search import Search, Timed
 NEAR, MOST_NEAR = 1.1, 48
 #: The part of the time that a configuration has to save, by the trees, to be taken.
 LEAST_GAIN = 0.01
+
+VECTOR = 8  # channels that a thread loads or stores at once, at most
 
 Found = tuple[Search, Timed]  # a configuration, and whose it is
 
@@ -66,15 +68,24 @@ def _corrected(search: Search, timed: Timed) -> float | None:
 
 
 def traits(kernel: AnyKernel, layout: Layout, us: float) -> dict[str, float] | None:
-    """What trees ask about a layout that takes `us` by the cost model: the kernel's own traits, the options (of a word,
-    1.0 by `name=word`), and what follows from them."""
+    """What trees ask about a layout that takes `us` by the cost model: how the problem lies in memory, the kernel's own
+    traits, the options (of a word, 1.0 by `name=word`), and what follows from them."""
     if (own := kernel.traits(layout)) is None:
         return None
     options = layout.config.options
-    seen = {name: float(value) for name, value in (*own.items(), *options.items()) if not isinstance(value, str)}
+    named = (*_memory(layout.problem).items(), *own.items(), *options.items())
+    seen = {name: float(value) for name, value in named if not isinstance(value, str)}
     seen |= {f"{name}={value}": 1.0 for name, value in options.items() if isinstance(value, str)}
     pitch, waves, moved = seen["x_pitch"], seen["tiles"] / seen["sms"], seen["reads"] / us
     return seen | {"us": us, "waves": waves, "moved": moved, "in_line": pitch % LINE, "in_sector": pitch % SECTOR}
+
+
+@lru_cache(maxsize=64)  # asked for each configuration
+def _memory(problem: ConvProblem) -> Mapping[str, int]:
+    """Bytes that are read, between pixels of x, and of channels that lie so that threads load or store them at once."""
+    moved = traffic(problem)
+    vectors = {f"{name}_vector": math.gcd(extent, VECTOR) for name, extent in (("c", problem.c), ("k", problem.k))}
+    return {"reads": moved["reads"], "x_pitch": moved["x_pitch"], **vectors}
 
 
 def factor(kernel: str, seen: Mapping[str, float]) -> float:

@@ -20,15 +20,16 @@ from convgen.planner import untuned
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
-CORRECTED = ("tma_halo", "tma_im2col")
+CORRECTED = ("mma_gemm", "stem_mma", "stem_wgmma", "tma_halo", "tma_im2col")
 #: Of which both kernels have configurations near the fastest.
 LAYER = make("fprop", 8, 128, 128, (28, 28), (3, 3), pad=1)
+STEM = make("fprop", 8, 3, 64, (56, 56), (7, 7), pad=3, stride=2)
 ONE_TAP = make("fprop", 8, 256, 256, (28, 28), (1, 1))
 
 
 def searches(problem: ConvProblem) -> list[Search]:
     """New ones, which share nothing with other tests'."""
-    return [Search(kernel(name), problem, TARGET, {}) for name in (*CORRECTED, "mma_gemm")]
+    return [Search(kernel(name), problem, TARGET, {}) for name in (*CORRECTED, "small_groups")]
 
 
 def of_trees(trees: Any) -> Iterator[tuple[str, float]]:
@@ -60,9 +61,10 @@ def test_trees_ask_for_traits_that_layouts_have(name: str) -> None:
     """An option or a demand that is renamed would be 0 for all trees."""
     trees = correction._trees(name)
     row = kernel(name)
-    layout = next(Search(row, LAYER, TARGET, {}).ranked()).layout
+    layout = next(Search(row, STEM if name.startswith("stem") else LAYER, TARGET, {}).ranked()).layout
     known = set(correction.traits(row, layout, 10.0) or ())
-    known |= {f"{o.name}={value}" for o in strategies.load(name).options for value in o.choices or ()}
+    strategy = next(row.strategy for row in KERNELS if row.name == name)
+    known |= {f"{o.name}={value}" for o in strategies.load(strategy).options for value in o.choices or ()}
     asked = list(of_trees(trees))
     assert {trait for trait, _ in asked} <= known
     assert len(trees) > 50 and len({trait for trait, _ in asked}) > 10
@@ -119,8 +121,10 @@ UNMEASURED = {
     "  output y: f16[n, p, q, k]  pad 1  dynamic n",
     "sums": "x: f16[n=8, h=28, w=28, c=128]  filter w: f16[k=128, r=3, s=3, c=128]  output y: f16[n, p, q, k]  pad 1"
     "  epilogue { result total: f32[k]  y = acc  total = acc }",
-    "another kernel": "x: f16[n=8, h=28, w=28, c=3]  filter w: f16[k=64, r=7, s=7, c=3]  output y: f16[n, p, q, k]"
-    "  pad 3  stride 2",
+    "another kernel": "x: f16[n=8, h=28, w=28, c=64]  filter w: f16[k=64, r=3, s=3, c=1]  output y: f16[n, p, q, k]"
+    "  pad 1  groups 64",
+    "planes": "x: f16[n=8, c=3, h=224, w=224]  filter w: f16[k=64, c=3, r=7, s=7]  output y: f16[n, k, p, q]  pad 3"
+    "  stride 2",
 }
 
 

@@ -34,13 +34,13 @@ def test_a_configurations_text_is_read_back_as_it_is():
 
 
 def test_a_fit_comes_nearer_to_times_that_other_rates_made_and_leaves_the_code_alone():
-    rows, begin = list(islice(fit_jointly.candidates(), 12)), fit_jointly.in_the_code()
+    rows, begin = list(islice(fit_jointly.candidates(), 48)), fit_jointly.in_the_code()
     true = {
         kernel: replace(begin[kernel], **{name: 1.5 * getattr(begin[kernel], name) for name in model.told})
         for kernel, model in fit_jointly.MODELS.items()
     }
     made = [replace(row, us=us) for row, us in zip(rows, Estimates(rows).by(true).tolist(), strict=True)]
-    fitted = fit_jointly.fit(made, begin, evaluations=4)
+    fitted = fit_jointly.fit(made, begin, evaluations=6)
     us = numpy.array([row.us for row in made])
     before, after = (numpy.abs(numpy.log(Estimates(made).by(rates) / us)).mean() for rates in (begin, fitted))
     assert after < 0.5 * before

@@ -27,13 +27,15 @@ class Rates:
     shared: float = 1.314  # of the time that shared memory takes at 128 bytes a cycle
     step: float = 8.479  # cycles of waiting and signalling, which other blocks of a multiprocessor hide,
     latency: float = 183.7  # and of a step's copies, shared out over the stages that wait for them
-    copy: float = 0.01408  # cycles of a copy to shared memory
+    copy: float = 0.01408  # cycles of a copy to shared memory,
+    gathered: float = 380.0  # and of a step whose elements go through registers, which other blocks hide, too
     result: float = 27.53  # cycles for each result of a thread,
     store: float = 89.5  # and for each of its stores
     l2: float = 12e6  # bytes a microsecond
     ragged: float = 1.461  # times longer where pixels begin inside a sector of L2, for x and for y
     memory: float = 4.01e6
-    odd_writes: float = 4.0  # more bytes of y, where its pixels are no vectors of 8 bytes
+    odd_writes: float = 7.1  # more bytes of y, where its pixels are no vectors of 4 bytes,
+    word_writes: float = 1.6  # and where they are, but none of 8
     start: float = 0.739  # microseconds of a launch,
     spread: float = 1.876  # and more, as blocks are launched on all multiprocessors
     reduce: float = 1.0  # of a reduction, and bytes of it a microsecond
@@ -41,27 +43,31 @@ class Rates:
 
 
 H200 = Rates()
+#: The first steps of a tile, whose short copies other tiles hide.
+FIRST = 2
 
 
 def gemm_time(
-    *, instructions: float, reads: float, writes: float, copies: float, alone: float, warps: int, steps: int,
-    stages: int, held: int, results: float, stores: float, tiles: int, traffic: float, ragged: int, reduced: int,
-    bytes: float, sms: int, rates: Rates, functions: float = 0.0,
+    *, instructions: float, shared_reads: float, shared_writes: float, copies: float, alone: float, pieces: float,
+    gathered: float, warps: int, steps: int, stages: int, held: int, results: float, stores: float, tiles: int,
+    traffic: float, ragged: int, reduced: int, bytes: float, sms: int, rates: Rates, functions: float = 0.0,
 ) -> float:  # fmt: skip
     """Microseconds of `tiles` of `steps` steps.  A step takes a warp `instructions` of the tensor cores, and a block
-    `reads` and `writes` cycles of shared memory, `copies` to it, and `alone` cycles for elements that are loaded
-    one by one; `traffic` is its bytes from L2; `ragged` says of how many of x and y the
-    pixels begin inside a sector.  A multiprocessor holds `held` blocks.  `results` and `stores` are
-    a thread's, `reduced` the bytes that a reduction adds up, and `functions` the cycles that those of the epilogue take
-    for a tile."""
+    `shared_reads` and `shared_writes` cycles of shared memory, `copies` to it, `alone` cycles for elements that are
+    loaded one by one, and, but for a tile's `FIRST` steps, `pieces` cycles for copies of less than a chunk, of which
+    some may be `gathered` through registers; `traffic` is its bytes from L2; `ragged` says of how many of x and y the
+    pixels begin inside a sector.  A multiprocessor holds `held` blocks.  `results` and `stores` are a thread's,
+    `reduced` the bytes that a reduction adds up, and `functions` the cycles that those of the epilogue take for a
+    tile."""
     r = rates
 
     def wave(blocks: int) -> float:
         tensor = math.ceil(blocks * warps / SCHEDULERS) * instructions * INSTRUCTION * r.products
-        shared = blocks * (reads + writes) * r.shared
+        shared = blocks * (shared_reads + shared_writes) * r.shared
         wait = (r.step + r.latency / max(stages - 1, 1)) / blocks
         step = over(tensor, shared) + blocks * (copies * r.copy + alone) + wait
-        return steps * step + r.result * results + r.store * stores + blocks * functions
+        further = max(steps - FIRST, 0) * (blocks * pieces + gathered * r.gathered / blocks)
+        return steps * step + further + r.result * results + r.store * stores + blocks * functions
 
     full, rest = divmod(tiles, sms * held)
     last = math.ceil(rest / sms)
@@ -73,13 +79,14 @@ def gemm_time(
 
 
 def least(
-    *, instructions: float, shared: float, copies: float, alone: float, warps: int, steps: float, tiles: int,
-    traffic: float, ragged: int, bytes: float, sms: int, rates: Rates,
+    *, instructions: float, shared: float, copies: float, alone: float, pieces: float, warps: int, steps: float,
+    splits: int, tiles: int, traffic: float, ragged: int, bytes: float, sms: int, rates: Rates,
 ) -> float:  # fmt: skip
-    """Microseconds that no such tile goes below, whatever its stages and its split: a multiprocessor multiplies for one
-    block after the other.  `ragged` is of x alone.  The rest as for `gemm_time`."""
+    """Microseconds that no such tile goes below, whatever its stages, with gemm_k in up to `splits` parts: a
+    multiprocessor multiplies for one block after the other.  `ragged` is of x alone.  The rest as for `gemm_time`."""
     r = rates
     tensor = warps / SCHEDULERS * instructions * INSTRUCTION * r.products
     block = steps * (max(tensor, shared * r.shared) + copies * r.copy + alone)
+    block += max(steps - splits * FIRST, 0) * pieces
     time = over(over(tiles / sms * block / CYCLES, bytes / r.memory), tiles * steps * traffic / r.l2)
     return (time * r.ragged**ragged + r.start + r.spread * min(tiles / sms, 1)) * LESS

@@ -9,9 +9,10 @@ Accelerators" (2021), section V: the lowered matrix is never made, blocks of it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
@@ -59,7 +60,7 @@ STAGES, SHORT_STAGES = (3, 4, 6), (4,)
 class MmaGemm(base.Kernel[Config, Layout]):
     name = "mma_gemm"
     config = Config
-    further = True
+    further = corrected = True
     slices = base.ANY_SLICES
     dynamic = base.ANY_SIZES
 
@@ -94,7 +95,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
             few = layout.tile_count < target.sms
             few = few and len(layout.phase_taps) == 1
             splits = [int(fixed["split_k"])] if "split_k" in fixed else [1, 2, 3, 4, 6, 8] if few else [1]
-            yield Part(_least(layout), _divided(layout, splits, pipelines, fixed.get("blocks")))
+            yield Part(_least(layout, max(splits)), _divided(layout, splits, pipelines, fixed.get("blocks")))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, problem, found = layout.config, layout.assigned.problem, Obstacles()
@@ -133,19 +134,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
         return found
 
     def time(self, layout: Layout) -> float:
-        problem, c = layout.read, layout.config
-        asked = dict(
-            steps=sum(layout.phase_steps) / len(layout.phase_steps),
-            stages=c.stages,
-            held=max(c.blocks, layout.held),
-            tiles=layout.tile_count * c.split_k,
-            ragged=layout.ragged,
-            reduced=2 * problem.y.size * 4 * c.split_k if c.split_k > 1 else 0,
-            bytes=_bytes(layout),
-            sms=layout.target.sms,
-            rates=on(cost.H200, layout.target.gpu),
-            **layout.tile_demands,
-        )
+        asked = dict(**_demands(layout), rates=on(cost.H200, layout.target.gpu))
         us = cost.gemm_time(**asked)
         if len(layout.phase_steps) > 1:  # the tiles of the longest one take their time
             longest = {"tiles": layout.tile_count // len(layout.phase_steps), "steps": layout.steps}
@@ -153,6 +142,9 @@ class MmaGemm(base.Kernel[Config, Layout]):
         us *= cost.GRADIENT if layout.assigned.backward else 1
         us *= 1 + max(0, layout.registers - MAX_REGISTERS) / 10
         return us + layout.prepared.time / memory_on(layout.target.gpu)
+
+    def traits(self, layout: Layout) -> Mapping[str, Any] | None:
+        return None if layout.assigned.backward or layout.problem.x.stride("c") != 1 else _demands(layout)
 
     def plan(self, layout: Layout) -> Plan:
         math = layout.config.math
@@ -191,13 +183,29 @@ def _divided(
             yield layout.split(split_k, stages, blocks)
 
 
-def _least(layout: Layout) -> float:
-    """Microseconds that the tile does not go below, whatever its split and its stages."""
+def _demands(layout: Layout) -> dict[str, Any]:
+    """What the cost model asks."""
+    c = layout.config
+    return dict(
+        steps=sum(layout.phase_steps) / len(layout.phase_steps),
+        stages=c.stages,
+        held=max(c.blocks, layout.held),
+        tiles=layout.tile_count * c.split_k,
+        ragged=layout.ragged,
+        reduced=2 * layout.read.y.size * 4 * c.split_k if c.split_k > 1 else 0,
+        bytes=_bytes(layout),
+        sms=layout.target.sms,
+        **layout.tile_demands,
+    )
+
+
+def _least(layout: Layout, splits: int) -> float:
+    """Microseconds that the tile does not go below, with gemm_k in up to so many parts, whatever its stages."""
     asked = layout.tile_demands
     us = cost.least(
-        instructions=asked["instructions"], shared=asked["reads"] + asked["writes"],
-        copies=asked["copies"], alone=asked["alone"], warps=asked["warps"],
-        steps=sum(layout.phase_steps) / len(layout.phase_steps),
+        instructions=asked["instructions"], shared=asked["shared_reads"] + asked["shared_writes"],
+        copies=asked["copies"], alone=asked["alone"], pieces=asked["pieces"], warps=asked["warps"],
+        steps=sum(layout.phase_steps) / len(layout.phase_steps), splits=splits,
         tiles=layout.tile_count, traffic=asked["traffic"], ragged=layout.ragged_x,
         bytes=sum(traffic(layout.assigned.problem)[way] for way in ("reads", "writes")),
         sms=layout.target.sms, rates=on(cost.H200, layout.target.gpu),
@@ -208,8 +216,8 @@ def _least(layout: Layout) -> float:
 def _bytes(layout: Layout) -> float:
     """Of device memory; a reduction stores results in vectors, whatever their pixels are."""
     moved = traffic(layout.assigned.problem)
-    odd = 0.0 if layout.config.split_k > 1 else cost.H200.odd_writes
-    return moved["reads"] + written(moved["writes"], moved["y_pitch"], 0.0, odd)
+    odd, words = (0.0, 0.0) if layout.config.split_k > 1 else (cost.H200.odd_writes, cost.H200.word_writes)
+    return moved["reads"] + written(moved["writes"], moved["y_pitch"], 0.0, odd, words=words)
 
 
 KERNEL = MmaGemm()

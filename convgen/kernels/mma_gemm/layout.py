@@ -29,6 +29,9 @@ FURTHER_BOUND = 2
 TOGETHER, APART = 0.12, 0.5
 #: The same of one that cp.async copies by itself.
 COPIED_ALONE = 0.15
+#: The same of a part of a pixel's channels, or of a filter's, that is less than a chunk: by its bytes; fewer bytes than
+#: cp.async copies go through registers.
+PIECES = {2: 0.19, 4: 0.25, 8: 0.17}
 #: Neighbors that a lane has after an exchange: the columns of an instruction.
 EXCHANGED = COLUMNS
 #: Registers for the sums of one slice, where factors are taken apart.
@@ -208,20 +211,33 @@ class Layout(base.Layout[Config]):
         """What the cost model asks of a tile, whatever its split and its stages."""
         c = self.config
         loads = [(self.tile(role).rows, self.loads[role]) for role in "xw"]
+        whole = [(rows, how) for rows, how in loads if not self._in_pieces(how)]
+        pieces = [(rows, how) for rows, how in loads if self._in_pieces(how)]
         instructions = self.slices * self.warp_rows / ROWS * self.warp_columns / COLUMNS
         results = c.tile_m * c.tile_n / c.threads
         return dict(
             instructions=instructions * (3 if self.apart else 1) * (2 if self.element_bytes == 4 else 1),
-            reads=self.slices * c.warps_m * c.warps_n * (self.warp_rows + self.warp_columns) / 4,
-            writes=(c.tile_m + c.tile_n) * self.row_bytes / 128,
-            copies=sum(rows * c.tile_k / how.piece for rows, how in loads if how.asynchronous),
-            alone=sum(rows * c.tile_k * _alone(how) for rows, how in loads),
+            shared_reads=self.slices * c.warps_m * c.warps_n * (self.warp_rows + self.warp_columns) / 4,
+            shared_writes=(c.tile_m + c.tile_n) * self.row_bytes / 128,
+            copies=sum(rows * c.tile_k / how.piece for rows, how in whole if how.asynchronous),
+            alone=sum(rows * c.tile_k * _alone(how) for rows, how in whole),
+            pieces=sum(rows * c.tile_k * self._piece(how) for rows, how in pieces),
+            gathered=float(any(not how.asynchronous for _, how in pieces)),
             warps=c.warps_m * c.warps_n,
             results=results,
             stores=results / self.run,
             traffic=(c.tile_m + c.tile_n) * self.row_bytes,
             functions=functions(self.problem) * c.tile_m * c.tile_n,
         )
+
+    def _in_pieces(self, how: Loading) -> bool:
+        """Whether a row of a tile, which lies along gemm_k in memory, too, is copied by less than a chunk."""
+        size = how.piece * self.element_bytes
+        return not how.along_rows and not how.k_rows and (size < CHUNK_BYTES or not how.asynchronous)
+
+    def _piece(self, how: Loading) -> float:
+        """Cycles of an element of such a row."""
+        return PIECES[how.piece * self.element_bytes] / how.piece if how.asynchronous else PIECES[2]
 
     @cached_property
     def registers(self) -> int:
@@ -260,16 +276,18 @@ class Layout(base.Layout[Config]):
     @property
     def ragged(self) -> int:
         """Of how many of x and y the pixels begin inside a sector.  y counts where no reduction stores it and threads
-        can store 16 bytes at once: what narrower stores cost is told by their number."""
+        can store 16 bytes at once: what narrower stores cost is told by their number.  Where x is copied in pieces,
+        neither counts."""
         y = self.read.y
         y_pixel = (y.pitch or self.read.k) * y.element.bytes
-        stores = not self.swapped and self.config.split_k == 1
+        stores = not self.swapped and self.config.split_k == 1 and not self._in_pieces(self.loads["x"])
         return self.ragged_x + (stores and y_pixel % CHUNK_BYTES == 0 and y_pixel % SECTOR != 0)
 
     @property
     def ragged_x(self) -> int:
-        """1 where pixels of x begin inside a sector."""
-        return int((self.read.x.pitch or self.read.c) * self.element_bytes % SECTOR != 0)
+        """1 where pixels of x begin inside a sector, and are copied by whole chunks."""
+        whole = not self._in_pieces(self.loads["x"])
+        return int(whole and (self.read.x.pitch or self.read.c) * self.element_bytes % SECTOR != 0)
 
 
 def _alone(how: Loading) -> float:

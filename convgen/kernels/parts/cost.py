@@ -124,8 +124,11 @@ def ragged(more: float, pitch: int) -> float:
     return 1 + more * (pitch % SECTOR != 0)
 
 
-def written(bytes: int, pitch: int, ragged: float, odd: float, in_parts: bool = True) -> float:
+def written(
+    bytes: int, pitch: int, ragged: float, odd: float, in_parts: bool = True, *, words: float | None = None
+) -> float:
     """Bytes of device memory that results count for, whose pixels lie `pitch` bytes apart: `ragged` times more where
     pixels begin inside a sector and several blocks fill it, which store pixels `in_parts`, and `odd` times more where
-    no store of `LEAST_STORE` bytes fits."""
-    return bytes * (1 + ragged * (in_parts and pitch % SECTOR != 0) + odd * (pitch % LEAST_STORE != 0))
+    no store of `LEAST_STORE` bytes fits; `words` times, if that is given, where one of a word does."""
+    narrow = odd if words is None or pitch % WORD else words
+    return bytes * (1 + ragged * (in_parts and pitch % SECTOR != 0) + narrow * (pitch % LEAST_STORE != 0))

@@ -14,8 +14,9 @@ from functools import cache
 from convgen.kernels.parts.cost import CYCLES, over, turns, written
 
 QUADS, QUAD = 8, 4
-#: Cycles until elements of device memory have arrived that threads ask for together, and are stored.
-WAIT = 1000
+#: Cycles until elements of device memory have arrived that threads ask for together, and are stored; and of each such
+#: element.
+WAIT, ALONE = 450, 0.25
 
 
 @cache  # configurations of a search have few steps among them
@@ -36,40 +37,45 @@ class LineRates:
     channel: float  # an output channel,
     part: float  # a part
     tile: float  # cycles between tiles
-    latency: float  # cycles of a halo tile's copy, and bytes of it a cycle
+    latency: float  # cycles of a halo tile's copy, bytes of it a cycle, and cycles of each of its copies
     copy: float
+    each: float
     filters: float  # cycles that a thread takes for a byte of filters
     start: float  # microseconds of a launch
     memory: float  # bytes a microsecond
     sharing: float  # of the memory's time, for each block of a multiprocessor after the first
     ragged_writes: float  # more bytes of y, where blocks share its sectors,
-    odd_writes: float  # and where they are no vectors of 8 bytes
+    odd_writes: float  # where pixels are no vectors of 4 bytes,
+    word_writes: float  # and where they are, but none of 8
 
 
-MMA_LINES = LineRates(1.9, 1.55, 3.85, 38.0, 0.87, 39.9, 603, 109, 17.5, 22.9, 1.2, 4.2e6, 0.0, 4.01, 4.81)
-WGMMA_LINES = LineRates(1.53, 1.27, 0.0, 45.0, 6.31, 0.0, 892, 1453, 51.3, 48.9, 2.08, 3.79e6, 0.045, 1.83, 8.49)
+MMA_LINES = LineRates(1.9, 1.55, 3.85, 38.0, 0.87, 39.9, 603, 109, 17.5, 0.169, 22.9, 1.2, 4.2e6, 0.0, 4.01, 7.81, 3.26)
+WGMMA_LINES = LineRates(
+    1.53, 1.27, 0.0, 45.0, 6.31, 0.0, 892, 1453, 51.3, 0.029, 48.9, 2.08, 3.79e6, 0.045, 1.83, 8.02, 3.53
+)
 
 
 def lines_time(
-    *, products: float, reads: float, stores: float, steps: float, channels: int, parts: int, workers: int,
-    threads: int, tiles: int, blocks: int, stages: int, halo_tile: int, waits: int, filters: int, bytes_read: int,
-    bytes_written: int, y_pitch: int, in_parts: bool, sms: int, rates: LineRates, functions: float = 0.0,
+    *, products: float, shared: float, stores: float, steps: float, channels: int, parts: int, workers: int,
+    threads: int, tiles: int, blocks: int, stages: int, halo_tile: int, copies: int, waits: int, alone: int,
+    filters: int, reads: int, writes: int, y_pitch: int, in_parts: bool, sms: int, rates: LineRates,
+    functions: float = 0.0,
 ) -> float:  # fmt: skip
-    """Microseconds of `tiles` of `parts` parts, each of `products` cycles of the tensor cores, `reads` and `stores`
+    """Microseconds of `tiles` of `parts` parts, each of `products` cycles of the tensor cores, `shared` and `stores`
     of shared memory, and `steps` steps of a worker's chain; `halo_tile` and `filters` are bytes of a block,
-    `waits` how often threads that copy the halo tile's elements wait for them,
-    `bytes_read` and `bytes_written` of device memory, and pixels of y lie `y_pitch` bytes apart,
+    which takes `copies`, or `alone` elements that threads copy themselves, for which they wait `waits` times;
+    `reads` and `writes` bytes of device memory, and pixels of y lie `y_pitch` bytes apart,
     which blocks store whole or `in_parts`.  The epilogue's functions take `functions` cycles for a tile."""
     r = rates
     resident = min(blocks, math.ceil(tiles / sms))
-    shared = max(products * r.products, reads * r.reads + stores * r.stores)
+    busy = max(products * r.products, shared * r.reads + stores * r.stores)
     chain = r.part + r.step * steps + r.channel * channels
-    part = max(resident * workers * shared, chain + shared)
+    part = max(resident * workers * busy, chain + busy)
     tile = math.ceil(parts / workers) * part + r.tile
-    copy = r.latency + halo_tile / r.copy * resident
+    copy = r.latency + (halo_tile / r.copy + copies * r.each) * resident
     tile = max(tile, copy) if stages > 1 else tile + copy / math.sqrt(resident)
-    tile += waits * WAIT + functions * resident
+    tile += waits * WAIT + alone * ALONE + functions * resident
     rounds = math.ceil(tiles / (sms * blocks))
     time = (rounds * tile + copy + r.filters * filters / threads) / CYCLES + r.start
-    bytes = bytes_read + written(bytes_written, y_pitch, r.ragged_writes, r.odd_writes, in_parts)
+    bytes = reads + written(writes, y_pitch, r.ragged_writes, r.odd_writes, in_parts, words=r.word_writes)
     return over(time, bytes / r.memory * (1 + r.sharing * (resident - 1)) + r.start)

@@ -261,14 +261,18 @@ class Lines(base.Layout[Any]):
         return self.copy_bytes >= LEAST_ASYNC_BYTES
 
     @property
+    def halo_copies(self) -> int:
+        return self.halo_lines * self.line_copies
+
+    @property
     def together(self) -> int:
         """Elements that a thread has on their way at once, where it copies them itself."""
-        return min(MOST_TOGETHER, -(-self.halo_lines * self.line_elements // self.threads))
+        return min(MOST_TOGETHER, -(-self.halo_copies // self.threads))
 
     @property
     def waits(self) -> int:
         """How often a thread waits for elements that it copies itself, for a halo tile."""
-        return 0 if self.asynchronous else -(-self.halo_lines * self.line_elements // (self.threads * self.together))
+        return 0 if self.asynchronous else -(-self.halo_copies // (self.threads * self.together))
 
     @property
     def line_copies(self) -> int:
@@ -344,14 +348,12 @@ class Lines(base.Layout[Any]):
         """Words that a bank has to give for one load of a warp: eight neighbors of a class of columns."""
         return line_cost.conflicts(self.step * self.phases / self.per_word)
 
-    def time(
-        self, rates: line_cost.LineRates, *, products: float, reads: float, steps: float, part: int, workers: int,
-    ) -> float:  # fmt: skip
-        """Estimated microseconds: cycles of a part of so many pixels, workers of a block."""
+    def demands(self, *, products: float, shared: float, steps: float, part: int, workers: int) -> dict[str, Any]:
+        """What `line_cost.lines_time` asks, with cycles of a part of so many pixels, and workers of a block."""
         c, traffic = self.config, cost.traffic(self.problem)
-        return line_cost.lines_time(
+        return dict(
             products=products,
-            reads=reads,
+            shared=shared,
             stores=part * c.tile_n * self.problem.y.element.bytes / 128,
             steps=steps,
             channels=c.tile_n,
@@ -362,15 +364,16 @@ class Lines(base.Layout[Any]):
             blocks=c.blocks,
             stages=c.stages,
             halo_tile=self.halo_bytes,
+            copies=self.halo_copies if self.asynchronous else 0,
             waits=self.waits,
+            alone=0 if self.asynchronous else self.halo_copies,
             filters=self.filter_bytes,
-            bytes_read=traffic["reads"],
-            bytes_written=traffic["writes"],
+            reads=traffic["reads"],
+            writes=traffic["writes"],
             y_pitch=traffic["y_pitch"],
             # pixels longer than a line, too, take twice the time: 72 channels, of 32 or 72 (resident_h200.json)
             in_parts=self.n_tiles > 1 or traffic["y_pitch"] > cost.LINE,
             sms=self.target.sms,
-            rates=cost.on(rates, self.target.gpu),
             functions=cost.functions(self.problem) * c.tile_m * c.tile_n,
         )
 

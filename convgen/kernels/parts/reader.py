@@ -38,13 +38,15 @@ TRANSPOSED_BYTES = 2
 class Loading:
     """How a tile is loaded: by cp.async or element by element, `piece` elements under one condition; whether
     elements that are loaded at the same time share sectors of memory; whether copies go along the tile's rows, which
-    are neighbors, and not along gemm_k: the tile then lies in rows of gemm_k (`k_rows`)."""
+    are neighbors, and not along gemm_k: the tile then lies in rows of gemm_k (`k_rows`); whether neighboring threads
+    take neighboring rows, else neighbors along gemm_k."""
 
     asynchronous: bool
     piece: int
     share: Share
     together: bool
     k_rows: bool = False
+    along_rows: bool = False
 
 
 def loading(walk: Walk, tile: Tile) -> Loading:
@@ -54,13 +56,13 @@ def loading(walk: Walk, tile: Tile) -> Loading:
     inner = walk.digits[-1]
     along_rows = inner.step != 1 and 1 in {abs(s) for s in walk.row_steps}
     if vector * tile.element_bytes >= LEAST_ASYNC_BYTES:
-        return Loading(True, vector, share(tile, along_rows), True)
+        return Loading(True, vector, share(tile, along_rows), True, along_rows=along_rows)
     across = min(walk.rows_aligned, elements)
     shared = tile.rows % elements == 0 and tile.rows // elements <= tile.threads
     if tile.element_bytes == TRANSPOSED_BYTES and across > 1 and shared:
         return Loading(True, across, k_rows_share(tile), True, k_rows=True)
     together = along_rows or inner.step == 1 or inner.extent < tile.k
-    return Loading(False, min(walk.piece, elements), share(tile, along_rows), together)
+    return Loading(False, min(walk.piece, elements), share(tile, along_rows), together, along_rows=along_rows)
 
 
 #: Of a word that tells for each tap whether a row's elements are inside.

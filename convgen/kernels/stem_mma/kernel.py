@@ -6,9 +6,10 @@ windows of any length and types of any size are served.  Each warp works on one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from convgen.codegen.render import render
 from convgen.ir.plan import Plan
@@ -17,6 +18,7 @@ from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import lane_columns, line_cost, line_limits, line_source, lines, output
+from convgen.kernels.parts.cost import on
 from convgen.kernels.parts.limits import WARP
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, MMAS, ROWS, Mma, math_obstacles, maths, mma_obstacles
 from convgen.kernels.parts.window_sum import window_sum
@@ -71,7 +73,7 @@ class Layout(lines.Lines):
 class StemMma(base.Kernel[Config, Layout]):
     name = "stem_mma"
     config = Config
-    further = True
+    further = corrected = True
     slices = base.ANY_SLICES
     dynamic = base.IMAGES
 
@@ -112,16 +114,10 @@ class StemMma(base.Kernel[Config, Layout]):
         return found or line_limits.too_large(layout)
 
     def time(self, layout: Layout) -> float:
-        c = layout.config
-        instructions = c.warp_m / ROWS * c.tile_n / COLUMNS * (3 if layout.apart else 1)
-        return layout.time(
-            line_cost.MMA_LINES,
-            products=layout.k_steps * instructions * 1.6,
-            reads=layout.k_steps * (c.warp_m / 4 * layout.conflicts + c.tile_n / 4 + 1),
-            steps=layout.k_steps * c.warp_m / ROWS,
-            part=c.warp_m,
-            workers=c.warps_m,
-        )
+        return line_cost.lines_time(**_demands(layout), rates=on(line_cost.MMA_LINES, layout.target.gpu))
+
+    def traits(self, layout: Layout) -> Mapping[str, Any] | None:
+        return _demands(layout) if layout.problem.x.stride("c") == 1 else None
 
     def plan(self, layout: Layout) -> Plan:
         return plan_of(layout, [lines.launch(layout)], arithmetic=layout.config.math, limits=line_limits.limits(layout))
@@ -138,6 +134,19 @@ class StemMma(base.Kernel[Config, Layout]):
             lane_column=lane_columns.lane_column_text(layout.run, "place"),
             **line_source.values(layout),
         )
+
+
+def _demands(layout: Layout) -> dict[str, Any]:
+    """What the cost model asks."""
+    c = layout.config
+    instructions = c.warp_m / ROWS * c.tile_n / COLUMNS * (3 if layout.apart else 1)
+    return layout.demands(
+        products=layout.k_steps * instructions * 1.6,
+        shared=layout.k_steps * (c.warp_m / 4 * layout.conflicts + c.tile_n / 4 + 1),
+        steps=layout.k_steps * c.warp_m / ROWS,
+        part=c.warp_m,
+        workers=c.warps_m,
+    )
 
 
 def _registers(layout: Layout) -> int:

@@ -11,9 +11,10 @@ words, of two lines at most.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from convgen.codegen.render import render
 from convgen.ir.plan import Plan
@@ -22,6 +23,7 @@ from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, counted, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import line_cost, line_limits, line_source, lines, output
+from convgen.kernels.parts.cost import on
 from convgen.kernels.parts.mma import mma_obstacles
 from convgen.kernels.stem_wgmma.config import Config
 from convgen.targets import Target
@@ -82,7 +84,7 @@ class Layout(lines.Lines):
 class StemWgmma(base.Kernel[Config, Layout]):
     name = "stem_wgmma"
     config = Config
-    further = True
+    further = corrected = True
     slices = base.ANY_SLICES
     dynamic = base.IMAGES
 
@@ -129,15 +131,10 @@ class StemWgmma(base.Kernel[Config, Layout]):
         return found or line_limits.too_large(layout)
 
     def time(self, layout: Layout) -> float:
-        c = layout.config
-        return layout.time(
-            line_cost.WGMMA_LINES,
-            products=layout.k_steps * max(c.tile_n / 2, 16),
-            reads=layout.k_steps * (16 * layout.conflicts + c.tile_n / 4),
-            steps=layout.k_steps,
-            part=UNIT,
-            workers=c.warpgroups,
-        )
+        return line_cost.lines_time(**_demands(layout), rates=on(line_cost.WGMMA_LINES, layout.target.gpu))
+
+    def traits(self, layout: Layout) -> Mapping[str, Any] | None:
+        return _demands(layout) if layout.problem.x.stride("c") == 1 else None
 
     def plan(self, layout: Layout) -> Plan:
         return plan_of(layout, [lines.launch(layout)], limits=line_limits.limits(layout))
@@ -146,6 +143,18 @@ class StemWgmma(base.Kernel[Config, Layout]):
         layout = plan.layout
         assert isinstance(layout, Layout)
         return render("stem_wgmma/kernel.cu.j2", plan, **line_source.values(layout))
+
+
+def _demands(layout: Layout) -> dict[str, Any]:
+    """What the cost model asks."""
+    c = layout.config
+    return layout.demands(
+        products=layout.k_steps * max(c.tile_n / 2, 16),
+        shared=layout.k_steps * (16 * layout.conflicts + c.tile_n / 4),
+        steps=layout.k_steps,
+        part=UNIT,
+        workers=c.warpgroups,
+    )
 
 
 def _registers(layout: Layout) -> int:
