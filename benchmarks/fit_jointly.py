@@ -66,7 +66,9 @@ MODELS = {
         "cut_sector", "cut_by_threads",
     )),
     "tma_wgrad": Model(tma_wgrad, told=tuple(f.name for f in fields(tma_wgrad.Rates))),
-    "mma_gemm": replace(fit_kernels.MODELS["mma_gemm"], told=(*fit_kernels.MMA, "gathered", "spread", "odd_writes", "word_writes")),
+    "mma_gemm": replace(
+        fit_kernels.MODELS["mma_gemm"], told=(*fit_kernels.MMA, "gathered", "spread", "odd_writes", "word_writes")
+    ),
     "stem_mma": replace(fit_kernels.MODELS["stem_mma"], told=STEMS),
     "stem_wgmma": replace(fit_kernels.MODELS["stem_wgmma"], told=STEMS),
 }  # fmt: skip
