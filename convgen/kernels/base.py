@@ -150,7 +150,11 @@ class Kernel(Generic[C, L]):
 
     def parts(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Part[L]]:
         """The space in parts, for a search to make the layouts of few of them."""
-        return [Part(0.0, self.space(problem, target, fixed))]
+        return [Part(self.least(problem, target, fixed), self.space(problem, target, fixed))]
+
+    def least(self, problem: ConvProblem, target: Target, fixed: Options) -> float:
+        """Microseconds that nothing of `space` goes below."""
+        return 0.0
 
     def refine(self, best: Iterator[L], fixed: Options) -> Iterable[L]:
         """More layouts: variations of the best legal ones of `space`, which come fastest first."""

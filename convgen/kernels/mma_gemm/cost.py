@@ -80,13 +80,17 @@ def gemm_time(
 
 def least(
     *, instructions: float, shared: float, copies: float, alone: float, pieces: float, warps: int, steps: float,
-    splits: int, tiles: int, traffic: float, ragged: int, bytes: float, sms: int, rates: Rates,
+    splits: int, held: int, results: float, stores: float, tiles: int, traffic: float, ragged: int, bytes: float,
+    sms: int, rates: Rates,
 ) -> float:  # fmt: skip
-    """Microseconds that no such tile goes below, whatever its stages, with gemm_k in up to `splits` parts: a
-    multiprocessor multiplies for one block after the other.  `ragged` is of x alone.  The rest as for `gemm_time`."""
+    """Microseconds that no such tile goes below, whatever its stages, with gemm_k in up to `splits` parts and up to
+    `held` blocks a multiprocessor, which multiplies for one after the other.  `ragged` is of x alone.  The rest as for
+    `gemm_time`."""
     r = rates
     tensor = warps / SCHEDULERS * instructions * INSTRUCTION * r.products
     block = steps * (max(tensor, shared * r.shared) + copies * r.copy + alone)
     block += max(steps - splits * FIRST, 0) * pieces
-    time = over(over(tiles / sms * block / CYCLES, bytes / r.memory), tiles * steps * traffic / r.l2)
+    storing = max(tiles / (sms * held), 1) * (r.result * results + r.store * stores)
+    cycles = max(tiles / sms, 1 / splits) * block + storing
+    time = over(over(cycles / CYCLES, bytes / r.memory), tiles * steps * traffic / r.l2)
     return (time * r.ragged**ragged + r.start + r.spread * min(tiles / sms, 1)) * LESS

@@ -23,7 +23,7 @@ from convgen.kernels.mma_gemm import cost
 from convgen.kernels.mma_gemm.config import Config
 from convgen.kernels.mma_gemm.gradients import forward, gradient_obstacles, illegal_phases
 from convgen.kernels.mma_gemm.launches import launches, workspaces
-from convgen.kernels.mma_gemm.layout import Layout
+from convgen.kernels.mma_gemm.layout import MOST_HELD, Layout
 from convgen.kernels.mma_gemm.sizes import illegal_sizes, limits, size_obstacles
 from convgen.kernels.mma_gemm.source import source
 from convgen.kernels.parts.cost import memory_on, on, traffic, written
@@ -90,12 +90,13 @@ class MmaGemm(base.Kernel[Config, Layout]):
         k = int(fixed.get("tile.k", (64 if gathered or depth * size <= 256 else 128) // size))
         stages = SHORT_STAGES if size * k <= 64 else STAGES
         pipelines = (int(fixed["stages"]),) if "stages" in fixed else stages
+        held = max(MOST_HELD, int(fixed.get("blocks", 0)))
         for shape in _shapes(fixed):
             layout = _layout(problem, target, shape, k, fixed)
             few = layout.tile_count < target.sms
             few = few and len(layout.phase_taps) == 1
             splits = [int(fixed["split_k"])] if "split_k" in fixed else [1, 2, 3, 4, 6, 8] if few else [1]
-            yield Part(_least(layout, max(splits)), _divided(layout, splits, pipelines, fixed.get("blocks")))
+            yield Part(_least(layout, max(splits), held), _divided(layout, splits, pipelines, fixed.get("blocks")))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, problem, found = layout.config, layout.assigned.problem, Obstacles()
@@ -199,13 +200,15 @@ def _demands(layout: Layout) -> dict[str, Any]:
     )
 
 
-def _least(layout: Layout, splits: int) -> float:
-    """Microseconds that the tile does not go below, with gemm_k in up to so many parts, whatever its stages."""
+def _least(layout: Layout, splits: int, held: int) -> float:
+    """Microseconds that the tile does not go below, with gemm_k in up to so many parts and so many blocks a
+    multiprocessor, whatever its stages."""
     asked = layout.tile_demands
     us = cost.least(
         instructions=asked["instructions"], shared=asked["shared_reads"] + asked["shared_writes"],
         copies=asked["copies"], alone=asked["alone"], pieces=asked["pieces"], warps=asked["warps"],
-        steps=sum(layout.phase_steps) / len(layout.phase_steps), splits=splits,
+        steps=sum(layout.phase_steps) / len(layout.phase_steps), splits=splits, held=held,
+        results=asked["results"], stores=asked["stores"],
         tiles=layout.tile_count, traffic=asked["traffic"], ragged=layout.ragged_x,
         bytes=sum(traffic(layout.assigned.problem)[way] for way in ("reads", "writes")),
         sms=layout.target.sms, rates=on(cost.H200, layout.target.gpu),

@@ -34,6 +34,8 @@ COPIED_ALONE = 0.15
 PIECES = {2: 0.19, 4: 0.25, 8: 0.17}
 #: Neighbors that a lane has after an exchange: the columns of an instruction.
 EXCHANGED = COLUMNS
+#: Blocks that a multiprocessor is taken to hold.
+MOST_HELD = 4
 #: Registers for the sums of one slice, where factors are taken apart.
 SLICE_SUMS = 44
 
@@ -257,12 +259,12 @@ class Layout(base.Layout[Config]):
 
     @property
     def held(self) -> int:
-        """Blocks that a multiprocessor holds; at most 4."""
+        """Blocks that a multiprocessor holds; at most `MOST_HELD`."""
         return self._held(self.config.stages)
 
     def _held(self, stages: int) -> int:
         registers = min(self.registers, MAX_REGISTERS)
-        return max(1, min(4, self.target.resident_blocks(self.config.threads, registers, stages * self.stage)))
+        return max(1, min(MOST_HELD, self.target.resident_blocks(self.config.threads, registers, stages * self.stage)))
 
     @property
     def slices(self) -> int:

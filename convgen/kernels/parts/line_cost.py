@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 
-from convgen.kernels.parts.cost import CYCLES, over, turns, written
+from convgen.kernels.parts.cost import CYCLES, LESS, over, turns, written
 
 QUADS, QUAD = 8, 4
 #: Cycles until elements of device memory have arrived that threads ask for together, and are stored; and of each such
@@ -79,3 +79,11 @@ def lines_time(
     time = (rounds * tile + copy + r.filters * filters / threads) / CYCLES + r.start
     bytes = reads + written(writes, y_pitch, r.ragged_writes, r.odd_writes, in_parts, words=r.word_writes)
     return over(time, bytes / r.memory * (1 + r.sharing * (resident - 1)) + r.start)
+
+
+def least(*, products: float, parts: float, reads: int, writes: int, sms: int, rates: LineRates) -> float:
+    """Microseconds that no tiles of so many channels go below, whose `parts` each take `products` cycles of the tensor
+    cores.  The rest as for `lines_time`."""
+    r = rates
+    cycles = parts / sms * products * r.products
+    return over(cycles / CYCLES + r.start, (reads + writes) / r.memory + r.start) * LESS

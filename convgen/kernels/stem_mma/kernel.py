@@ -30,6 +30,7 @@ PAIR = 2 * COLUMNS
 #: Accumulators of a warp, at most; and where factors are taken apart, whose slices have sums of their own.
 MOST_PART = 64 * 64
 MOST_PART_APART = 32 * 64
+INSTRUCTION = 1.6  # cycles of a multiprocessor's tensor cores for 16 x 8 x 16
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,8 @@ class StemMma(base.Kernel[Config, Layout]):
         return mma_obstacles(problem, target) or line_limits.unserved(problem)
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-        math = str(fixed.get("math", maths(problem.x.dtype)[0]))
-        n = int(fixed.get("tile.n", lines.tile_channels(problem)))
+        root = _root(problem, target, fixed)
+        n, math = root.config.tile_n, root.config.math
         tiles = [(warp_m * warps, warps) for warp_m, warps in product((64, 48, 32, 16), (4, 8, 2))]
         fitting = [
             (m, warps) for m, warps in tiles if fixed.get("tile.m", m) == m and fixed.get("warps.m", warps) == warps
@@ -90,11 +91,15 @@ class StemMma(base.Kernel[Config, Layout]):
         if not fitting:
             warps = int(fixed.get("warps.m", 4))
             fitting = [(int(fixed.get("tile.m", 64 * warps)), warps)]
-        root = Layout(problem, target, Config(ROWS, n, 1, 1, math)).knowing(*lines.OF_PROBLEM)
         for (m, warps), stages in product(fitting, [int(fixed["stages"])] if "stages" in fixed else (2, 1)):
             layout = root.having(Config(m, n, warps, stages, math))
             for blocks in [int(fixed["blocks"])] if "blocks" in fixed else _blocks(layout):
                 yield layout.sibling(blocks=blocks)
+
+    def least(self, problem: ConvProblem, target: Target, fixed: Options) -> float:
+        root = _root(problem, target, fixed)
+        demands = root.least_demands(products=_products(root, ROWS), part=ROWS)
+        return line_cost.least(**demands, rates=on(line_cost.MMA_LINES, target.gpu))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c = layout.config
@@ -136,12 +141,24 @@ class StemMma(base.Kernel[Config, Layout]):
         )
 
 
+def _root(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
+    """What layouts have in common."""
+    math = str(fixed.get("math", maths(problem.x.dtype)[0]))
+    n = int(fixed.get("tile.n", lines.tile_channels(problem)))
+    return Layout(problem, target, Config(ROWS, n, 1, 1, math)).knowing(*lines.OF_PROBLEM)
+
+
+def _products(layout: Layout, pixels: int) -> float:
+    """Cycles of the tensor cores for so many pixels."""
+    instructions = pixels / ROWS * layout.config.tile_n / COLUMNS * (3 if layout.apart else 1)
+    return layout.k_steps * instructions * INSTRUCTION
+
+
 def _demands(layout: Layout) -> dict[str, Any]:
     """What the cost model asks."""
     c = layout.config
-    instructions = c.warp_m / ROWS * c.tile_n / COLUMNS * (3 if layout.apart else 1)
     return layout.demands(
-        products=layout.k_steps * instructions * 1.6,
+        products=_products(layout, c.warp_m),
         shared=layout.k_steps * (c.warp_m / 4 * layout.conflicts + c.tile_n / 4 + 1),
         steps=layout.k_steps * c.warp_m / ROWS,
         part=c.warp_m,

@@ -106,13 +106,17 @@ class StemWgmma(base.Kernel[Config, Layout]):
         def given(name: str, values: tuple[int, ...]) -> tuple[int, ...]:
             return (int(fixed[name]),) if name in fixed else values
 
-        n = int(fixed.get("tile.n", lines.tile_channels(problem)))
-        root = Layout(problem, target, Config(UNIT, n, 4, 1)).knowing(*lines.OF_PROBLEM)
+        root = _root(problem, target, fixed)
         for m, warps, stages, blocks in product(
             given("tile.m", (128, 256, 384, 512, 768, 1024)),
             given("warps.m", (4, 8, 16)), given("stages", (2, 1)), given("blocks", (4, 3, 2, 1)),
         ):  # fmt: skip
-            yield root.having(Config(m, n, warps, stages, blocks))
+            yield root.having(Config(m, root.config.tile_n, warps, stages, blocks))
+
+    def least(self, problem: ConvProblem, target: Target, fixed: Options) -> float:
+        root = _root(problem, target, fixed)
+        demands = root.least_demands(products=_products(root), part=UNIT)
+        return line_cost.least(**demands, rates=on(line_cost.WGMMA_LINES, target.gpu))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, found = layout.config, Obstacles()
@@ -145,11 +149,22 @@ class StemWgmma(base.Kernel[Config, Layout]):
         return render("stem_wgmma/kernel.cu.j2", plan, **line_source.values(layout))
 
 
+def _root(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
+    """What layouts have in common."""
+    n = int(fixed.get("tile.n", lines.tile_channels(problem)))
+    return Layout(problem, target, Config(UNIT, n, 4, 1)).knowing(*lines.OF_PROBLEM)
+
+
+def _products(layout: Layout) -> float:
+    """Cycles of the tensor cores for one wgmma's pixels."""
+    return layout.k_steps * max(layout.config.tile_n / 2, 16)
+
+
 def _demands(layout: Layout) -> dict[str, Any]:
     """What the cost model asks."""
     c = layout.config
     return layout.demands(
-        products=layout.k_steps * max(c.tile_n / 2, 16),
+        products=_products(layout),
         shared=layout.k_steps * (16 * layout.conflicts + c.tile_n / 4),
         steps=layout.k_steps,
         part=UNIT,
