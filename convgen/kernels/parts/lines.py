@@ -379,10 +379,9 @@ class Lines(base.Layout[Any]):
 
     def least_demands(self, *, products: float, part: int) -> dict[str, Any]:
         """What `line_cost.least` asks, of any tiles of as many channels, with cycles of a part of so many pixels."""
-        traffic = cost.traffic(self.problem)
         parts = self.problem.n * self.p * self.padded_q / part * self.n_tiles
-        found = dict(products=products, parts=parts, reads=traffic["reads"], writes=traffic["writes"])
-        return found | {"sms": self.target.sms}
+        moved = {way: cost.traffic(self.problem)[way] for way in ("reads", "writes")}
+        return dict(products=products, parts=parts, **moved, sms=self.target.sms)
 
 
 def tile_channels(problem: ConvProblem) -> int:
