@@ -25,6 +25,7 @@ from convgen.kernels.parts.hopper import COLUMNS_BOX, SWIZZLE_FIELD, products, r
 from convgen.kernels.parts.window_sum import WindowSum, fragment_place, look, window_sum
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.layout import Layout
+from convgen.kernels.tma_im2col.names import names
 from convgen.kernels.tma_im2col.phases import phase_text, walk, walk_names
 from convgen.kernels.tma_im2col.prologue import last_pixel, prologue
 
@@ -62,10 +63,9 @@ def source(plan: Plan, layout: Layout) -> str:
         pointwise=g.pointwise,
         taps=taps,
         advance=_advance(taps, config),
-        tap_index=_tap_index(layout, taps),
+        **names(layout, _tap_index(layout, taps), phases),
         start=first,
         extents=() if g.pointwise else constants.all,
-        b_taps_outside=g.taps_outside,
         b_columns=g.b_columns,
         b_boxes=layout.b_boxes,
         columns_box=COLUMNS_BOX,
