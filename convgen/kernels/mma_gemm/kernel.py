@@ -188,7 +188,7 @@ def _demands(layout: Layout) -> dict[str, Any]:
     """What the cost model asks."""
     c = layout.config
     return dict(
-        steps=sum(layout.phase_steps) / len(layout.phase_steps),
+        steps=layout.mean_steps,
         stages=c.stages,
         held=max(c.blocks, layout.held),
         tiles=layout.tile_count * c.split_k,
@@ -207,7 +207,7 @@ def _least(layout: Layout, splits: int, held: int) -> float:
     us = cost.least(
         instructions=asked["instructions"], shared=asked["shared_reads"] + asked["shared_writes"],
         copies=asked["copies"], alone=asked["alone"], pieces=asked["pieces"], warps=asked["warps"],
-        steps=sum(layout.phase_steps) / len(layout.phase_steps), splits=splits, held=held,
+        steps=layout.mean_steps, splits=splits, held=held,
         results=asked["results"], stores=asked["stores"],
         tiles=layout.tile_count, traffic=asked["traffic"], ragged=layout.ragged_x,
         bytes=sum(traffic(layout.assigned.problem)[way] for way in ("reads", "writes")),

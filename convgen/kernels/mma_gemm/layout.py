@@ -149,6 +149,11 @@ class Layout(base.Layout[Config]):
         """k steps of one part of gemm_k, of the phase that has the most."""
         return max(self.phase_steps)
 
+    @property
+    def mean_steps(self) -> float:
+        """The same, of a phase in the mean."""
+        return sum(self.phase_steps) / len(self.phase_steps)
+
     def tile(self, role: str) -> Tile:
         c = self.config
         return Tile(c.tile_m if role == "x" else c.tile_n, c.tile_k, c.threads, self.element_bytes)

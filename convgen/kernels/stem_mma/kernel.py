@@ -6,7 +6,7 @@ windows of any length and types of any size are served.  Each warp works on one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -14,12 +14,11 @@ from typing import Any
 from convgen.codegen.render import render
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import lane_columns, line_cost, line_limits, line_source, lines, output
-from convgen.kernels.parts.cost import on
 from convgen.kernels.parts.limits import WARP
+from convgen.kernels.parts.line_kernel import LineKernel
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, MMAS, ROWS, Mma, math_obstacles, maths, mma_obstacles
 from convgen.kernels.parts.window_sum import window_sum
 from convgen.kernels.stem_mma.config import Config
@@ -71,18 +70,20 @@ class Layout(lines.Lines):
         return WARP * self.config.warps_m
 
 
-class StemMma(base.Kernel[Config, Layout]):
+class StemMma(LineKernel[Config, Layout]):
     name = "stem_mma"
     config = Config
-    further = corrected = True
-    slices = base.ANY_SLICES
-    dynamic = base.IMAGES
+    unit = ROWS
+
+    @property
+    def rates(self) -> line_cost.LineRates:
+        return line_cost.MMA_LINES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         return mma_obstacles(problem, target) or line_limits.unserved(problem)
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-        root = _root(problem, target, fixed)
+        root = self.root(problem, target, fixed)
         n, math = root.config.tile_n, root.config.math
         tiles = [(warp_m * warps, warps) for warp_m, warps in product((64, 48, 32, 16), (4, 8, 2))]
         fitting = [
@@ -95,11 +96,6 @@ class StemMma(base.Kernel[Config, Layout]):
             layout = root.having(Config(m, n, warps, stages, math))
             for blocks in [int(fixed["blocks"])] if "blocks" in fixed else _blocks(layout):
                 yield layout.sibling(blocks=blocks)
-
-    def least(self, problem: ConvProblem, target: Target, fixed: Options) -> float:
-        root = _root(problem, target, fixed)
-        demands = root.least_demands(products=_products(root, ROWS), part=ROWS)
-        return line_cost.least(**demands, rates=on(line_cost.MMA_LINES, target.gpu))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c = layout.config
@@ -118,11 +114,24 @@ class StemMma(base.Kernel[Config, Layout]):
                                   "more warps, or a smaller tile", "tile.n"))  # fmt: skip
         return found or line_limits.too_large(layout)
 
-    def time(self, layout: Layout) -> float:
-        return line_cost.lines_time(**_demands(layout), rates=on(line_cost.MMA_LINES, layout.target.gpu))
+    def root(self, problem: ConvProblem, target: Target, fixed: Options) -> Layout:
+        math = str(fixed.get("math", maths(problem.x.dtype)[0]))
+        n = int(fixed.get("tile.n", lines.tile_channels(problem)))
+        return Layout(problem, target, Config(ROWS, n, 1, 1, math)).knowing(*lines.OF_PROBLEM)
 
-    def traits(self, layout: Layout) -> Mapping[str, Any] | None:
-        return _demands(layout) if layout.problem.x.stride("c") == 1 else None
+    def products(self, layout: Layout, pixels: int) -> float:
+        instructions = pixels / ROWS * layout.config.tile_n / COLUMNS * (3 if layout.apart else 1)
+        return layout.k_steps * instructions * INSTRUCTION
+
+    def demands(self, layout: Layout) -> dict[str, Any]:
+        c = layout.config
+        return layout.demands(
+            products=self.products(layout, c.warp_m),
+            shared=layout.k_steps * (c.warp_m / 4 * layout.conflicts + c.tile_n / 4 + 1),
+            steps=layout.k_steps * c.warp_m / ROWS,
+            part=c.warp_m,
+            workers=c.warps_m,
+        )
 
     def plan(self, layout: Layout) -> Plan:
         return plan_of(layout, [lines.launch(layout)], arithmetic=layout.config.math, limits=line_limits.limits(layout))
@@ -139,31 +148,6 @@ class StemMma(base.Kernel[Config, Layout]):
             lane_column=lane_columns.lane_column_text(layout.run, "place"),
             **line_source.values(layout),
         )
-
-
-def _root(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
-    """What layouts have in common."""
-    math = str(fixed.get("math", maths(problem.x.dtype)[0]))
-    n = int(fixed.get("tile.n", lines.tile_channels(problem)))
-    return Layout(problem, target, Config(ROWS, n, 1, 1, math)).knowing(*lines.OF_PROBLEM)
-
-
-def _products(layout: Layout, pixels: int) -> float:
-    """Cycles of the tensor cores for so many pixels."""
-    instructions = pixels / ROWS * layout.config.tile_n / COLUMNS * (3 if layout.apart else 1)
-    return layout.k_steps * instructions * INSTRUCTION
-
-
-def _demands(layout: Layout) -> dict[str, Any]:
-    """What the cost model asks."""
-    c = layout.config
-    return layout.demands(
-        products=_products(layout, c.warp_m),
-        shared=layout.k_steps * (c.warp_m / 4 * layout.conflicts + c.tile_n / 4 + 1),
-        steps=layout.k_steps * c.warp_m / ROWS,
-        part=c.warp_m,
-        workers=c.warps_m,
-    )
 
 
 def _registers(layout: Layout) -> int:

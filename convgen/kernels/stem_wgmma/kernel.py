@@ -11,7 +11,7 @@ words, of two lines at most.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -19,11 +19,10 @@ from typing import Any
 from convgen.codegen.render import render
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, counted, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import line_cost, line_limits, line_source, lines, output
-from convgen.kernels.parts.cost import on
+from convgen.kernels.parts.line_kernel import LineKernel
 from convgen.kernels.parts.mma import mma_obstacles
 from convgen.kernels.stem_wgmma.config import Config
 from convgen.targets import Target
@@ -81,12 +80,14 @@ class Layout(lines.Lines):
         return None if all(bits == 0xFFFFFFFF for bits in found) else found
 
 
-class StemWgmma(base.Kernel[Config, Layout]):
+class StemWgmma(LineKernel[Config, Layout]):
     name = "stem_wgmma"
     config = Config
-    further = corrected = True
-    slices = base.ANY_SLICES
-    dynamic = base.IMAGES
+    unit = UNIT
+
+    @property
+    def rates(self) -> line_cost.LineRates:
+        return line_cost.WGMMA_LINES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = Obstacles(mma_obstacles(problem, target))
@@ -106,17 +107,12 @@ class StemWgmma(base.Kernel[Config, Layout]):
         def given(name: str, values: tuple[int, ...]) -> tuple[int, ...]:
             return (int(fixed[name]),) if name in fixed else values
 
-        root = _root(problem, target, fixed)
+        root = self.root(problem, target, fixed)
         for m, warps, stages, blocks in product(
             given("tile.m", (128, 256, 384, 512, 768, 1024)),
             given("warps.m", (4, 8, 16)), given("stages", (2, 1)), given("blocks", (4, 3, 2, 1)),
         ):  # fmt: skip
             yield root.having(Config(m, root.config.tile_n, warps, stages, blocks))
-
-    def least(self, problem: ConvProblem, target: Target, fixed: Options) -> float:
-        root = _root(problem, target, fixed)
-        demands = root.least_demands(products=_products(root), part=UNIT)
-        return line_cost.least(**demands, rates=on(line_cost.WGMMA_LINES, target.gpu))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, found = layout.config, Obstacles()
@@ -134,11 +130,22 @@ class StemWgmma(base.Kernel[Config, Layout]):
                      f"blocks {most}" if most else "a smaller tile", "blocks")  # fmt: skip
         return found or line_limits.too_large(layout)
 
-    def time(self, layout: Layout) -> float:
-        return line_cost.lines_time(**_demands(layout), rates=on(line_cost.WGMMA_LINES, layout.target.gpu))
+    def root(self, problem: ConvProblem, target: Target, fixed: Options) -> Layout:
+        n = int(fixed.get("tile.n", lines.tile_channels(problem)))
+        return Layout(problem, target, Config(UNIT, n, 4, 1)).knowing(*lines.OF_PROBLEM)
 
-    def traits(self, layout: Layout) -> Mapping[str, Any] | None:
-        return _demands(layout) if layout.problem.x.stride("c") == 1 else None
+    def products(self, layout: Layout, pixels: int) -> float:
+        return pixels / UNIT * layout.k_steps * max(layout.config.tile_n / 2, 16)
+
+    def demands(self, layout: Layout) -> dict[str, Any]:
+        c = layout.config
+        return layout.demands(
+            products=self.products(layout, UNIT),
+            shared=layout.k_steps * (16 * layout.conflicts + c.tile_n / 4),
+            steps=layout.k_steps,
+            part=UNIT,
+            workers=c.warpgroups,
+        )
 
     def plan(self, layout: Layout) -> Plan:
         return plan_of(layout, [lines.launch(layout)], limits=line_limits.limits(layout))
@@ -147,29 +154,6 @@ class StemWgmma(base.Kernel[Config, Layout]):
         layout = plan.layout
         assert isinstance(layout, Layout)
         return render("stem_wgmma/kernel.cu.j2", plan, **line_source.values(layout))
-
-
-def _root(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
-    """What layouts have in common."""
-    n = int(fixed.get("tile.n", lines.tile_channels(problem)))
-    return Layout(problem, target, Config(UNIT, n, 4, 1)).knowing(*lines.OF_PROBLEM)
-
-
-def _products(layout: Layout) -> float:
-    """Cycles of the tensor cores for one wgmma's pixels."""
-    return layout.k_steps * max(layout.config.tile_n / 2, 16)
-
-
-def _demands(layout: Layout) -> dict[str, Any]:
-    """What the cost model asks."""
-    c = layout.config
-    return layout.demands(
-        products=_products(layout),
-        shared=layout.k_steps * (16 * layout.conflicts + c.tile_n / 4),
-        steps=layout.k_steps,
-        part=UNIT,
-        workers=c.warpgroups,
-    )
 
 
 def _registers(layout: Layout) -> int:
