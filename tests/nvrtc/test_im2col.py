@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from problems import make
 from strategy_problems import matrix_problems, meets_input, unused_names
 
-from convgen.ir.problem import Op
+from convgen.ir.problem import Op, Padding
 from convgen.kernels import strategies
 from convgen.runtime.nvrtc import compile_source
 from convgen.targets import TARGETS
@@ -36,6 +36,16 @@ def test_compiles(op: Op, data: st.DataObject) -> None:
     assert "warning" not in compiled.log, compiled.log
     assert all(r.spill_stores == 0 for r in compiled.resources.values())
     assert not unused_names(source), source
+
+
+def test_places_along_three_axes_do_not_spill() -> None:
+    """Fifteen places and eight taps: unrolled, their conditions did not fit in registers."""
+    problem = make(
+        "col2im", 1, 2, 1, (2, 2, 2), (2, 2, 2), stride=(1, 1, 2), dilation=(1, 1, 2), pad=((0, 1), (0, 2), (0, 3)),
+        padding=Padding.REPLICATE, lowered="n*t*r*s*c,o*p*q",
+    )  # fmt: skip
+    compiled = compile_source(source_of(problem, method="gather"), TARGET)
+    assert all(r.spill_stores == 0 for r in compiled.resources.values())
 
 
 @pytest.mark.parametrize(

@@ -299,6 +299,8 @@ class Nest:
         name = PLACES[dim]
         if name in problem.places:
             at[name] = self.loop(scope, name, problem.extent(name))
+            # unrolled, each place of each axis has conditions of its own, more than there are registers for
+            self.levels[-1].before.append("#pragma unroll 1")
 
     def only_where(self, tests: Sequence[Condition]) -> None:
         """What follows happens where all tests hold."""
