@@ -39,6 +39,7 @@ from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels import registry, renamed
 from convgen.kernels.base import Layout, Options
 from convgen.kernels.config import defaults
+from convgen.kernels.mma_gemm import layout as mma_gemm
 from convgen.kernels.tma_halo import cost as tma_halo
 from convgen.kernels.tma_im2col import cost as tma_im2col
 from convgen.kernels.tma_im2col.epi_tiles import WIDEST_EPI_TILE
@@ -52,6 +53,12 @@ GPU = TARGETS["sm_90a"].gpu.name  # what the rates are of
 GEMM_FILES = ("implicit_gemm_sweep", "implicit_gemm_aligned", "implicit_gemm_grouped_depthwise")
 #: What `fit_kernels.py` takes, but for depthwise's files and the candidates, which are a source of their own.
 BENCHES = (*GEMM_FILES, "bench_n8", "bench_n64", "unseen")
+
+SWEEPS = (
+    "sweep", "sweep_spans", "sweep_weak", "sweep_pointwise", "sweep_odd", "sweep_large", "sweep_wide", "sweep_pieces",
+)  # fmt: skip
+#: Of them, those in which mma_gemm deals out pieces among threads.
+DEALT = ("sweep_pieces",)
 
 STEMS = ("ragged_writes", "odd_writes", "word_writes")
 #: The rates that are fitted.  Nothing here tells the others.
@@ -103,9 +110,14 @@ class Row:
         return self.source, self.layer
 
 
-def _layout(kernel: str, problem: ConvProblem, options: Options) -> Layout | None:
-    """Of what was timed, of which options that were not written had their defaults; None of a kernel without rates."""
-    return layout_of(kernel, problem, DEFAULTS[kernel] | dict(options)) if kernel in MODELS else None
+def _layout(kernel: str, problem: ConvProblem, options: Options, *, dealt: bool = False) -> Layout | None:
+    """Of what was timed, of which options that were not written had their defaults; None of a kernel without rates, and
+    of mma_gemm where it copies less than 16 bytes at once, which takes less time since neighboring threads copy
+    neighboring pieces: where pieces are `dealt` out so."""
+    if kernel not in MODELS:
+        return None
+    layout = layout_of(kernel, problem, DEFAULTS[kernel] | dict(options))
+    return None if isinstance(layout, mma_gemm.Layout) and layout.tile_demands["lines"] and not dealt else layout
 
 
 def _json(name: str) -> dict[str, Any]:
@@ -113,12 +125,14 @@ def _json(name: str) -> dict[str, Any]:
     return found
 
 
-def in_words(source: str, layer: str, spec: str, strategy: str, config: str, us: float) -> Iterator[Row]:
+def in_words(
+    source: str, layer: str, spec: str, strategy: str, config: str, us: float, *, dealt: bool = False
+) -> Iterator[Row]:
     """A configuration as results write it, which is how a spec does, without the options that have their defaults."""
     (request,) = load(spec.rstrip().removesuffix("}") + f"\n  strategy {strategy} {{ {config} }}\n}}")
     said = renamed.options(strategy, request.options)
     kernel = str(said.get("kernel", strategy))
-    if layout := _layout(kernel, request.problem, said):
+    if layout := _layout(kernel, request.problem, said, dealt=dealt):
         yield Row(source, layer, kernel, layout, us)
 
 
@@ -211,14 +225,10 @@ def resident() -> Iterator[Row]:
 
 def swept() -> Iterator[Row]:
     """What `sweep.py` and the tuner timed: the seven networks' layers, recent networks', geometries at random."""
-    for row in (
-        row
-        for name in ("sweep", "sweep_spans", "sweep_weak", "sweep_pointwise", "sweep_odd", "sweep_large")
-        for row in _json(name)["rows"]
-    ):
+    for sweep, row in ((name, row) for name in SWEEPS for row in _json(name)["rows"]):
         problem = problem_of(row["key"])
         for kernel, options, us in row["timed"]:
-            if layout := _layout(kernel, problem, options):
+            if layout := _layout(kernel, problem, options, dealt=sweep in DEALT):
                 yield Row("swept", row["key"], kernel, layout, us)
 
 

@@ -106,6 +106,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "depthwise_wgrad, shared rows": ("depthwise_wgrad_shared", "depthwise_wgrad, shared rows"),
     "mma_gemm": (
         "implicit_gemm_grouped", "implicit_gemm_s8", "implicit_gemm_f32", "implicit_gemm_fp8", "implicit_gemm_planes",
+        "implicit_gemm_pieces",
     ),
     "mma_gemm, strided dgrad": ("implicit_gemm_strided_dgrad",),
     "mma_gemm, dynamic": ("implicit_gemm_dynamic",),

@@ -52,6 +52,7 @@ GEOMETRIES = {
     "implicit_gemm_first_layer_wgmma": Small({"n": 3, "h": 58, "w": 56, "c": 3, "k": 72}),
     "implicit_gemm_fp8": Small({"n": 2, "h": 9, "w": 11, "c": 48, "k": 136}),
     "implicit_gemm_grouped": Small({"n": 3, "h": 10, "w": 12, "c": 80, "k": 144}, groups=2),
+    "implicit_gemm_pieces": Small({"n": 2, "h": 7, "w": 10, "c": 28, "k": 72}),
     "implicit_gemm_planes": Small({"n": 2, "h": 6, "w": 6, "c": 70, "k": 72}),
     "implicit_gemm_strided_dgrad": Small({"n": 3, "h": 25, "w": 19, "c": 136, "k": 72}),
     "implicit_gemm_s8": Small({"n": 2, "h": 7, "w": 9, "c": 80, "k": 144}),

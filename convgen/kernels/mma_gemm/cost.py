@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from convgen.kernels.parts.cost import CYCLES, LESS, over
+from convgen.kernels.parts.cost import CYCLES, LESS, LINE, over
 
 #: Times longer that a dgrad is taken to be than the forward convolution of the same product, for each of its phases.  A
 #: margin, not measured: where another kernel, whose dgrad has been, is expected to be about as fast, that one is taken.
@@ -28,6 +28,9 @@ class Rates:
     step: float = 8.479  # cycles of waiting and signalling, which other blocks of a multiprocessor hide,
     latency: float = 183.7  # and of a step's copies, shared out over the stages that wait for them
     copy: float = 0.01408  # cycles of a copy to shared memory,
+    line: float = (
+        0.184  # of a line that L1 gives up before all its pieces are copied, once for what it should hold more,
+    )
     gathered: float = 380.0  # and of a step whose elements go through registers, which other blocks hide, too
     result: float = 27.53  # cycles for each result of a thread,
     store: float = 89.5  # and for each of its stores
@@ -44,29 +47,39 @@ class Rates:
 
 H200 = Rates()
 #: The first steps of a tile, whose short copies other tiles hide.
-FIRST = 2
+FIRST = 1.5
+#: Bytes of L1 that shared memory leaves at least: both are parts of one memory of a multiprocessor (NVIDIA, "CUDA C++
+#: Programming Guide", compute capability 8.0, 8.9 and 9.0).
+LEAST_L1 = 28 * 1024
+
+
+def evicted(under_way: float, shared: float, shared_per_sm: int) -> float:
+    """How many times more bytes of lines are under way than L1 holds beside so many bytes of shared memory."""
+    return max(under_way / (LEAST_L1 + max(shared_per_sm - shared, 0)) - 1, 0)
 
 
 def gemm_time(
     *, instructions: float, shared_reads: float, shared_writes: float, copies: float, alone: float, pieces: float,
-    gathered: float, warps: int, steps: int, stages: int, held: int, results: float, stores: float, tiles: int,
-    traffic: float, ragged: int, reduced: int, bytes: float, sms: int, rates: Rates, functions: float = 0.0,
+    lines: float, gathered: float, warps: int, steps: int, stages: int, shared_bytes: int, held: int, results: float,
+    stores: float, tiles: int, traffic: float, ragged: int, reduced: int, bytes: float, sms: int, shared_per_sm: int,
+    rates: Rates, functions: float = 0.0,
 ) -> float:  # fmt: skip
     """Microseconds of `tiles` of `steps` steps.  A step takes a warp `instructions` of the tensor cores, and a block
     `shared_reads` and `shared_writes` cycles of shared memory, `copies` to it, `alone` cycles for elements that are
-    loaded one by one, and, but for a tile's `FIRST` steps, `pieces` cycles for copies of less than a chunk, of which
-    some may be `gathered` through registers; `traffic` is its bytes from L2; `ragged` says of how many of x and y the
-    pixels begin inside a sector.  A multiprocessor holds `held` blocks.  `results` and `stores` are a thread's,
-    `reduced` the bytes that a reduction adds up, and `functions` the cycles that those of the epilogue take for a
-    tile."""
-    r = rates
+    loaded one by one, and, but for a tile's `FIRST` steps, `pieces` cycles for copies of less than a chunk, which touch
+    so many `lines` of L1, and of which some may be `gathered` through registers; `traffic` is its bytes from L2;
+    `ragged` says of how many of x and y the pixels begin inside a sector.  A multiprocessor holds `held` blocks of so
+    many `shared_bytes`.  `results` and `stores` are a thread's, `reduced` the bytes that a reduction adds up, and
+    `functions` the cycles that those of the epilogue take for a tile."""
+    r, under_way = rates, lines * LINE * min(stages - 1, steps)
 
     def wave(blocks: int) -> float:
         tensor = math.ceil(blocks * warps / SCHEDULERS) * instructions * INSTRUCTION * r.products
         shared = blocks * (shared_reads + shared_writes) * r.shared
         wait = (r.step + r.latency / max(stages - 1, 1)) / blocks
         step = over(tensor, shared) + blocks * (copies * r.copy + alone) + wait
-        further = max(steps - FIRST, 0) * (blocks * pieces + gathered * r.gathered / blocks)
+        again = lines * r.line * evicted(blocks * under_way, held * shared_bytes, shared_per_sm)
+        further = max(steps - FIRST, 0) * (blocks * (pieces + again) + gathered * r.gathered / blocks)
         return steps * step + further + r.result * results + r.store * stores + blocks * functions
 
     full, rest = divmod(tiles, sms * held)

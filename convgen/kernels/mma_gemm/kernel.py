@@ -190,12 +190,14 @@ def _demands(layout: Layout) -> dict[str, Any]:
     return dict(
         steps=layout.mean_steps,
         stages=c.stages,
+        shared_bytes=layout.shared_bytes,
         held=max(c.blocks, layout.held),
         tiles=layout.tile_count * c.split_k,
         ragged=layout.ragged,
         reduced=2 * layout.read.y.size * 4 * c.split_k if c.split_k > 1 else 0,
         bytes=_bytes(layout),
         sms=layout.target.sms,
+        shared_per_sm=layout.target.shared_bytes_per_sm,
         **layout.tile_demands,
     )
 

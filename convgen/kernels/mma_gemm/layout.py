@@ -13,7 +13,7 @@ from convgen.kernels import base
 from convgen.kernels.mma_gemm.config import Config
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import Assignment, assignment
-from convgen.kernels.parts.cost import functions
+from convgen.kernels.parts.cost import functions, lines
 from convgen.kernels.parts.k_rows import KRowsReader, Panels, k_rows_reader, panels
 from convgen.kernels.parts.limits import MAX_REGISTERS, WARP
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma
@@ -31,7 +31,7 @@ TOGETHER, APART = 0.12, 0.5
 COPIED_ALONE = 0.15
 #: The same of a part of a pixel's channels, or of a filter's, that is less than a chunk: by its bytes; fewer bytes than
 #: cp.async copies go through registers.
-PIECES = {2: 0.19, 4: 0.25, 8: 0.17}
+PIECES = {2: 0.19, 4: 0.156, 8: 0.103}
 #: Neighbors that a lane has after an exchange: the columns of an instruction.
 EXCHANGED = COLUMNS
 #: Blocks that a multiprocessor is taken to hold.
@@ -229,6 +229,7 @@ class Layout(base.Layout[Config]):
             copies=sum(rows * c.tile_k / how.piece for rows, how in whole if how.asynchronous),
             alone=sum(rows * c.tile_k * _alone(how) for rows, how in whole),
             pieces=sum(rows * c.tile_k * self._piece(how) for rows, how in pieces),
+            lines=sum(rows * self._lines(how) for rows, how in pieces),
             gathered=float(any(not how.asynchronous for _, how in pieces)),
             warps=c.warps_m * c.warps_n,
             results=results,
@@ -245,6 +246,10 @@ class Layout(base.Layout[Config]):
     def _piece(self, how: Loading) -> float:
         """Cycles of an element of such a row."""
         return PIECES[how.piece * self.element_bytes] / how.piece if how.asynchronous else PIECES[2]
+
+    def _lines(self, how: Loading) -> float:
+        """Lines of L1 that such a row touches in a step, which copies go through."""
+        return lines(self.row_bytes, how.piece * self.element_bytes) if how.asynchronous else 0.0
 
     @cached_property
     def registers(self) -> int:

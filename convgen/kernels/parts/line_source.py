@@ -8,9 +8,9 @@ from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.parts import lane_columns, lowering, output
 from convgen.kernels.parts.constants import Constants
+from convgen.kernels.parts.digits import advance
 from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, sizes, window_formulas
 from convgen.kernels.parts.lines import MOST_HELD, Lines, launch
-from convgen.kernels.parts.reader import advance
 from convgen.kernels.parts.walk import Digit, loop_map, number
 
 

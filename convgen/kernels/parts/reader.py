@@ -2,7 +2,8 @@
 
 A tile is rows of `TILE_K` elements in chunks of 16 bytes.  A thread owns a few chunks of a few rows.  Where
 vectors of 4 bytes or more are contiguous and aligned it copies them with cp.async; where they are not it
-gathers elements into registers while the step before is multiplied.
+gathers elements into registers while the step before is multiplied.  Pieces of less than a chunk are dealt out among
+the threads of a row: neighbors copy neighboring pieces at once, of the same sectors and of different banks.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ from dataclasses import dataclass, replace
 
 from sympy import Expr, Integer
 
-from convgen.codegen.c_expr import Names
 from convgen.ir.formula import number as size_number
-from convgen.ir.index_map import decompose
 from convgen.ir.integer import symbol
 from convgen.ir.problem import ConvProblem
 from convgen.ir.size import Size
 from convgen.kernels.parts import lowering
 from convgen.kernels.parts.constants import Constants, Definition, extent_name, walk_name
+from convgen.kernels.parts.digits import advance, digit_offset, first_digits, named_digits
 from convgen.kernels.parts.mma import CHUNK_BYTES
 from convgen.kernels.parts.output import as_bits, bits_type, pixel_dims
 from convgen.kernels.parts.shares import Share, Tile, k_rows_share, share
@@ -28,8 +28,6 @@ from convgen.kernels.parts.walk import Bound, Digit, Walk, number
 
 #: cp.async copies 4, 8 or 16 bytes.
 LEAST_ASYNC_BYTES = 4
-#: Of numbers that have no names.
-NO_STEPS: Mapping[int, str] = {}
 #: ldmatrix transposes matrices of elements of so many bytes.
 TRANSPOSED_BYTES = 2
 
@@ -105,6 +103,7 @@ class Reader:
     element_step: str  # C text: from one element of a piece to the next
     chunk_elements: int
     share: Share
+    dealt: bool  # pieces of a row are dealt out among its threads; else a thread copies whole chunks
     even: bool  # no step goes past the end of the innermost digit: all threads have the same digits
     row_index: str
     permuted: bool
@@ -150,78 +149,31 @@ class Reader:
         return self.chunk_elements // self.piece
 
     @property
+    def unit(self) -> str:
+        """What neighboring threads begin with."""
+        return "piece" if self.dealt else "chunk"
+
+    @property
+    def unit_elements(self) -> int:
+        return self.piece if self.dealt else self.chunk_elements
+
+    @property
+    def inside(self) -> str:
+        """C text of the conditions under which there is a piece; empty where it always is."""
+        return " && ".join((*self.k_inside, *self.row_inside))
+
+    @property
+    def place(self) -> str:
+        """C text of where a piece stands in the tile."""
+        if self.dealt:
+            return f"slot(row, piece / chunk_pieces) + piece % chunk_pieces * {self.piece_bytes}"
+        further = f" + e * {self.element_bytes}" if self.pieces > 1 or self.share.chunks > 1 else ""
+        return f"slot(row, {self.share.chunk_of_j}){further}"
+
+    @property
     def divisible(self) -> bool:
         """Whether its rows can be asked for at different times: each is one copy of a thread."""
         return self.asynchronous and self.pieces == self.share.chunks == 1
-
-
-def advance(digits: Sequence[Digit], number: Sequence[int], names: Mapping[int, str] = NO_STEPS) -> tuple[str, ...]:
-    """Lines that add a constant number to digits, with carries: no digit of it reaches its extent, so one
-    subtraction a digit is enough, unless the extent is a phase's.  Numbers may have names."""
-    lines: list[str] = []
-    carry = often = False
-    for i in range(len(digits) - 1, -1, -1):
-        digit, add = digits[i], number[i]
-        if add:
-            lines.append(f"{digit.name} += {names.get(add, add)};")
-        carry = i > 0 and (carry or add > 0)
-        often = often or (add > 0 and digit.end != "")
-        if carry:
-            lines.append(_carried(digit, digits[i - 1], often))
-    return tuple(lines)
-
-
-def _carried(digit: Digit, outer: Digit, often: bool) -> str:
-    """The line that carries from a digit to the one outside of it; `often` where it may have several of its extents."""
-    how = "while" if often else "if"
-    return f"{how} ({digit.name} >= {digit.limit}) {{ {digit.name} -= {digit.limit}; ++{outer.name}; }}"
-
-
-def named_digits(problem: ConvProblem, walk: Walk, constants: Constants) -> tuple[Digit, ...]:
-    """The walk's digits; those that are dims of the filter, or all channels of a group, have their extents' names."""
-    channel = "c_in_group" if problem.groups > 1 else "c"
-    dims = {"c": channel} | {f: f for f in problem.spatial.filter}
-    extents = {d: problem.c_per_group if d == "c" else problem.extent(d) for d in dims}
-
-    def named(digit: Digit) -> Digit:
-        own = [d for d in digit.name if extents.get(d, 1) > 1]
-        if digit.end or math.prod(extents[d] for d in own) != digit.extent:
-            return digit
-        return replace(digit, constant=" * ".join(constants.extent(dims[d], extents[d]) for d in own))
-
-    return tuple(map(named, walk.digits))
-
-
-def first_digits(digits: Sequence[Digit], first: Expr, scope: lowering.Scope) -> tuple[str, ...]:
-    """Lines that make the digits of gemm_k's place `first`.  What goes beyond the digits of constant extents is carried
-    among those whose extent is a phase's."""
-    inside = max((i for i, d in enumerate(digits) if d.end), default=0)
-    extents = {d.name: Integer(d.extent) for d in digits}
-    found = {d.name: "0" for d in digits[:inside]}
-    called = {d.name: f"({d.constant})" if " " in d.constant else d.constant for d in digits}
-    inner = [d.name for d in digits[inside:]]
-    names = scope.constants.of_index(inner, lambda name: int(extents[name]), called.__getitem__)
-    places = decompose(first, inner, extents.__getitem__)
-    found |= {name: scope.text(e, names) for name, e in places.items()}
-    carries = range(inside, 0, -1) if found[digits[inside].name] != "0" else ()
-    return (
-        *(f"{name} = {text};" for name, text in found.items()),
-        *(_carried(digits[i], digits[i - 1], True) for i in carries),
-    )
-
-
-def digit_offset(digits: Sequence[Digit], index: str, constant: int, names: Names) -> str:
-    """C text of the offset that digits make; what is taken away comes last."""
-    added = [(d.name, d.step) for d in digits if isinstance(d.step, Size) or d.step > 0]
-    text = lowering.linear(added, index, names) if added else ""
-    if isinstance(constant, Size):
-        return f"{text or 0} + {lowering.factor(constant)}"
-    parts = [text] * bool(text) + (names.summands(constant) if constant > 0 else [])
-    taken = [
-        lowering.linear([(d.name, -d.step)], index, names) for d in digits if (d.name, d.step) not in added and d.step
-    ]
-    taken += names.summands(-constant) if constant < 0 else []
-    return " - ".join([" + ".join(parts) or "0", *taken])
 
 
 def _moved(digits: Sequence[Digit], dim: str) -> list[str]:
@@ -326,9 +278,11 @@ def reader(
     constants = Constants()
     digits, strides = named_digits(problem, walk, constants), constants.strides(walk.tensor, problem.groups)
     row = row_text(problem, replace(walk, digits=digits), role, index, constant if unsigned else 0, constants)
-    chunk_scope = lowering.Scope("int", constants=constants)
-    first = chunk_scope.declare("first_chunk", covered * split_k if split_k > 1 else tile.k)
-    for name, value in mine.named.items():
+    pieces = chunk_elements // piece
+    dealt = loads.asynchronous and pieces > 1 and not loads.along_rows
+    first_scope = lowering.Scope("int", constants=constants)
+    first = first_scope.declare("first_piece" if dealt else "first_chunk", covered * split_k if split_k > 1 else tile.k)
+    for name, value in (*mine.named.items(), ("chunk_pieces", pieces)):
         constants.number(name, value)
     wanted = _wanted(row.bounds, digits[0]) if loads.asynchronous else ""
     row_inside = [
@@ -336,9 +290,9 @@ def reader(
         for dim, b in zip((b.dim for b in walk.bounds if b.row is not None), row.bounds, strict=True)
     ]
     k_index = k_index_type(walk, tile, index)
-    pieces = chunk_elements // piece
     even = loads.asynchronous and pieces == mine.chunks == 1
     even = even and not digits[-1].moves and not digits[-1].end and digits[-1].extent % tile.k == 0
+    piece_jump = piece * (tile.chunks if dealt else 1)
     chunk_jump = mine.chunk_stride * chunk_elements - (chunk_elements if pieces > 1 else 0)
     tensor = problem.tensor(role)
     c_type = bits_type(tensor.element)
@@ -357,6 +311,7 @@ def reader(
         element_step=lowering.factor(digits[-1].step, strides),
         chunk_elements=chunk_elements,
         share=mine,
+        dealt=dealt,
         even=even,
         row_index=row.index,
         permuted=permuted,
@@ -364,18 +319,18 @@ def reader(
         row_offset=row.offset,
         bounds=row.bounds if wanted else tuple(replace(b, taps="", bit="") for b in row.bounds),
         digits=digits,
-        digits_at_start=first_digits(digits, first, chunk_scope),
+        digits_at_start=first_digits(digits, first, first_scope),
         k_index=k_index,
         k_offset=digit_offset(digits, k_index, constant if unsigned else 0, strides),
         k_inside=inside_k(replace(walk, digits=digits), past_end),
         row_inside=("(taps[i] & wanted) == wanted",) if wanted else tuple(row_inside),
         wanted=wanted,
-        next_piece=advance(digits, number(digits, piece)) if pieces > 1 else (),
+        next_piece=advance(digits, number(digits, piece_jump)) if pieces > 1 else (),
         next_chunk=advance(digits, number(digits, chunk_jump)) if mine.chunks > 1 else (),
         next_step=advance(digits, number(digits, tile.k), {tile.k: "tile_k"}),
         grouped=problem.groups > 1,
         split=split_k > 1,
         constants=(),
     )
-    text = f"{replace(made, digits=(), share=replace(mine, named={}))} {mine.chunk_of_j}"
+    text = f"{replace(made, digits=(), share=replace(mine, named={}))} {mine.chunk_of_j} {made.place}"
     return replace(made, constants=constants.within(text))

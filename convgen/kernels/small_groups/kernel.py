@@ -27,12 +27,12 @@ from convgen.kernels.parts import lane_columns, lowering, output
 from convgen.kernels.parts.axes import Axis, axes
 from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.cost import on
+from convgen.kernels.parts.digits import advance
 from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, sizes, window_formulas
 from convgen.kernels.parts.image_count import image_limits, image_obstacles
 from convgen.kernels.parts.limits import MAX_THREADS, WARP
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths, mma_obstacles
 from convgen.kernels.parts.persistent import persistent
-from convgen.kernels.parts.reader import advance
 from convgen.kernels.parts.walk import Digit, number
 from convgen.kernels.parts.window_sum import Part, fragment_place, look, window_sum
 from convgen.kernels.small_groups import cost
