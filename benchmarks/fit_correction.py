@@ -36,22 +36,38 @@ def near() -> Iterator[fit_jointly.Row]:
     """Choices of the model and of trees that differ, timed alone, not in a chain as the rest."""
     for i, row in enumerate(json.loads((fit_jointly.RESULTS / "near_h200.json").read_text())["rows"]):
         for took in (row["before"], row["after"]):
+            layer, dealt = f"{row['layer']} {i}", row["run"] in DEALT_RUNS
             yield from fit_jointly.in_words(
-                "near", f"{row['layer']} {i}", row["spec"], took["strategy"], took["config"], took["us"]
+                "near", layer, row["spec"], took["strategy"], took["config"], took["us"], dealt=dealt
             )
 
 
+def unseen() -> Iterator[fit_jointly.Row]:
+    """What was chosen for random geometries: one configuration of each, which tells how far off its estimate was."""
+    for path in sorted(fit_jointly.RESULTS.glob("unseen_*_h200.json")):
+        for row in json.loads(path.read_text())["unseen"]["rows"]:
+            took = row["results"]["auto"]
+            if took["us"]:
+                layer = f"{row['name']} {path.stem}"
+                yield from fit_jointly.in_words(
+                    "unseen", layer, row["spec"], took["strategy"], took["config"], took["us"]
+                )
+
+
 SOURCES = (
-    fit_jointly.candidates, fit_jointly.gradients, fit_jointly.networks, fit_jointly.tuned, fit_jointly.swept, near,
+    fit_jointly.candidates, fit_jointly.gradients, fit_jointly.networks, fit_jointly.tuned, fit_jointly.swept, unseen,
+    near,
 )  # fmt: skip
+#: Runs of near_h200.json in which mma_gemm deals out pieces among threads.
+DEALT_RUNS = (7,)
 #: Sources whose times compare with one another alone.
 APART = ("near",)
 #: How much more a source counts: pairs are what the trees are asked to decide, and were timed as users launch.
 COUNTS = {"near": 8.0}
 #: Microseconds of a layer below which launches in a chain, as in other sources, rank otherwise than alone.
 ALONE = 4.0
-#: Of layers that had no part in the fit, 200 trees of 16 leaves gained 0.1% more, 100 of 8 leaves 0.2% less.
-TREES = {"max_iter": 150, "learning_rate": 0.1, "max_leaf_nodes": 12, "min_samples_leaf": 60, "l2_regularization": 1.0}
+#: Of pairs that had no part in the fit, 150 trees of 12 leaves gained 0.4% less; 300 of 16, or 200 of 32, as much.
+TREES = {"max_iter": 200, "learning_rate": 0.1, "max_leaf_nodes": 16, "min_samples_leaf": 60, "l2_regularization": 1.0}
 FOLDS = 6
 #: How fast a configuration's weight falls with its time over the layer's least.
 SLOWER = 4.0
@@ -84,11 +100,12 @@ def read() -> list[Timed]:
         if kernel.corrected and (seen := correction.traits(kernel, row.layout, us)):
             problem = keys.key(row.layout.problem)
             found.append(Timed(row.source, problem, f"{row.source} {row.layer}", row.kernel, seen, row.us))
-    for layer in by_layer([t for t in found if t.source in APART]).values():
-        off = math.exp(sum(math.log(t.us / t.estimate) for t in layer) / len(layer))
-        for t in layer:
+    pairs = by_layer([t for t in found if t.source in APART])
+    for pair in pairs.values():
+        off = math.exp(sum(math.log(t.us / t.estimate) for t in pair) / len(pair))
+        for t in pair:
             t.us /= off
-    return found
+    return [t for t in found if t.source not in APART or t.layer in pairs]
 
 
 class Boosted:
@@ -159,6 +176,8 @@ def judge(timed: Sequence[Timed], least: Mapping[str, float]) -> str:
     for source in dict.fromkeys(t.source for t in timed):
         columns = ""
         layers = [own for own in every if own[0].source == source]
+        if not layers:  # one configuration of each
+            continue
         for choice in (modeled, taken):
             logs = [math.log(choice(own).us / least[own[0].layer]) for own in layers]
             columns += f"{math.exp(numpy.mean(logs)) - 1:9.2%}{sum(log > math.log(1.15) for log in logs):7d}"
@@ -184,8 +203,7 @@ def main() -> None:
     what.add_argument("--write", action="store_true", help="write the kernels' correction.json")
     args = parser.parse_args()
     timed = read()
-    least = {layer: min(t.us for t in own) for layer, own in by_layer(timed).items()}
-    timed = [t for t in timed if t.layer in least]
+    least = {layer: min(t.us for t in own) for layer, own in grouped(timed, "layer").items()}
     if args.judge:
         print(judge(timed, least))
     else:
