@@ -72,7 +72,7 @@ def gradients(layer: ConvProblem, after: ConvProblem | None = None, branch: bool
     """
     for problem in (layer, after) if after else (layer,):
         if problem.op is not Op.FPROP:
-            also = ", which every `op transposed` is, too" if problem.op is Op.DGRAD else ""
+            also = " (as every `op transposed` is)" if problem.op is Op.DGRAD else ""
             raise Underivable(f"{problem.name} is {problem.op}{also}; gradients are derived from fprop alone")
     if layer.prologue:
         raise Underivable(

@@ -99,7 +99,6 @@ GPUS: dict[str, Gpu] = {row.name: row for row in _ROWS}
 FITTED = GPUS["NVIDIA H200"]
 
 
-def named(words: str) -> Gpu | None:
-    """The part whose name has these words, in any case; None where there is none, or several."""
-    found = [gpu for gpu in GPUS.values() if habits.plain(words) in habits.plain(gpu.name)]
-    return found[0] if len(found) == 1 else None
+def named(words: str) -> list[Gpu]:
+    """The parts whose names have these words, in any case."""
+    return [gpu for gpu in GPUS.values() if habits.plain(words) in habits.plain(gpu.name)]

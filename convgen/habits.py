@@ -214,8 +214,12 @@ NO_FUNCTIONS: dict[str, str] = {
         "values are 32-bit floats, and the result is converted when it is stored",
     ),
     **dict.fromkeys(
-        ("softmax", "batchnorm", "layernorm", "groupnorm", "maxpool", "avgpool", "mean", "sum", "norm"),
+        ("batchnorm", "layernorm", "groupnorm", "norm"),
         "an epilogue computes each element by itself: fold scale and shift into operands, as in `acc * scale + shift`",
+    ),
+    **dict.fromkeys(
+        ("softmax", "maxpool", "avgpool", "mean", "sum"),
+        "an epilogue computes each element by itself; for sums, declare a `result` that leaves out the dims to add up",
     ),
     **dict.fromkeys(("dropout", "rand", "random"), "an epilogue has no random numbers: pass a mask as an operand"),
     "erf": "the exact gelu, which has it, is `gelu(x)`",

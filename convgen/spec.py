@@ -166,7 +166,7 @@ def known_images(images: Iterable[int]) -> tuple[int, ...]:
         except ValueError:  # of a number of thousands of digits
             said = f"a {type(images).__name__}"
         raise UsageError(
-            f"images={said if len(said) <= 40 else f'{said[:37]}...'}: expected at most {MOST_IMAGES} whole numbers "
+            f"images={said if len(said) <= 40 else f'{said[:37]}...'}: expected 1 to {MOST_IMAGES} whole numbers "
             f"from 1 to {(1 << 31) - 1}\nhint: give the numbers of images that calls will have, such as range(1, 65)"
         )
     return tuple(sorted(set(numbers)))

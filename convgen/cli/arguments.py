@@ -189,9 +189,11 @@ def _images(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         ends = re.fullmatch(r"\s*([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?\s*", part)
         found.append(range(int(ends[1]), int(ends[2] or ends[1]) + 1) if ends else range(0))
-    if not all(part and part[0] for part in found) or sum(map(len, found)) > MOST_IMAGES:
-        wanted = f"up to {MOST_IMAGES} numbers of images, such as 1-64 or 1,8,64"
+    if not all(part and part[0] for part in found):
+        wanted = "numbers of images from 1 on, the smaller one first, such as 1-64 or 1,8,64"
         raise argparse.ArgumentTypeError(f"{short(text)} does not list {wanted}")
+    if sum(map(len, found)) > MOST_IMAGES:
+        raise argparse.ArgumentTypeError(f"{short(text)} lists more than {MOST_IMAGES} numbers of images")
     return tuple(n for part in found for n in part)
 
 

@@ -123,10 +123,11 @@ def _show_load(arguments: argparse.Namespace) -> int:
 
 
 def _gpu(text: str) -> gpus.Gpu:
-    if not (found := gpus.named(text)):
-        known = ", ".join(map(str, gpus.GPUS.values()))
-        raise argparse.ArgumentTypeError(f"{short(text)} names no GPU, or several\nhint: choose from {known}")
-    return found
+    if len(found := gpus.named(text)) != 1:
+        known = ", ".join(map(str, found or gpus.GPUS.values()))
+        which = "several GPUs" if found else "no GPU"
+        raise argparse.ArgumentTypeError(f"{short(text)} names {which}\nhint: choose from {known}")
+    return found[0]
 
 
 def _numbers(text: str) -> tuple[int, ...]:

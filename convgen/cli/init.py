@@ -1,6 +1,6 @@
-"""Write a spec of one convolution.  What no option says is asked on a terminal; elsewhere it takes its default.
-The file must not exist yet.  `-` writes to standard output.  It asks again where an answer does not fit the
-ones before it.
+"""Write a spec of one convolution.  What no option says is asked on a terminal; elsewhere it takes its default,
+and --size, -c and -k, which have none, must be given.  The file must not exist yet.  `-` writes to standard
+output.  It asks again where an answer does not fit the ones before it.
 
 examples:
   convgen init layer.conv                                        asks for everything
@@ -147,7 +147,8 @@ def run(arguments: argparse.Namespace) -> int:
         console.write(text.rstrip("\n"))
         return 0
     write_all({path: text.encode()})
-    said = shlex.quote(str(path))
+    # a name that begins like an option's is no argument
+    said = shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
     console.write(f"wrote {path}\n\nnext:\n  convgen explain {said}\n  convgen run {said}\n  convgen compile {said}")
     return 0
 

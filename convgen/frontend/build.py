@@ -205,7 +205,7 @@ class Build(Transformer_NonRecursive):
             return e
         self._report.error(
             "E004",
-            f"an expression nests at most {MAX_NESTING} levels deep",
+            f"an expression is at most {MAX_NESTING} levels deep; in a long sum, each term is one",
             e.span,
             "name a part of it: `let` for sizes, an assignment of its own in an epilogue",
         )

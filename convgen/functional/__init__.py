@@ -19,7 +19,7 @@ WrongArguments, and what `convgen.compile` and a kernel's call raise.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from inspect import signature
@@ -302,8 +302,9 @@ def kernel(function: Callable[..., Array], *args: Any, **kwargs: Any) -> Kernel:
 
     Needs no GPU: arrays of NumPy give the kernel for the same shapes, layouts and types.
     """
-    if function not in _CALLS:
-        raise WrongArguments(f"{function!r} is not a function of convgen.functional")
+    if not isinstance(function, Hashable) or function not in _CALLS:
+        said = getattr(function, "__name__", f"a {type(function).__name__}")
+        raise WrongArguments(f"{said} is not a function of convgen.functional\nhint: kernel(conv2d, input, weight)")
     return _CALLS[function](*args, **kwargs).kernel()
 
 

@@ -30,8 +30,8 @@ class NumpyLibrary:
         return tuple(s // array.dtype.itemsize for s in array.strides)
 
     def aligned(self, array: Array) -> bool:
-        """Whether it begins where a kernel's widest loads may; on the host, kernels get copies."""
-        return True
+        """Whether it begins where a kernel's widest loads may."""
+        return bool(array.ctypes.data % WIDEST == 0)
 
     def permuted(self, array: Array, order: Sequence[int]) -> Array:
         """A view with the axes in another order."""
@@ -83,13 +83,15 @@ class TorchLibrary(NumpyLibrary):
         return array.stride()
 
     def aligned(self, array: Array) -> bool:
-        return array.data_ptr() % WIDEST == 0
+        return bool(array.data_ptr() % WIDEST == 0)
 
     def permuted(self, array: Array, order: Sequence[int]) -> Array:
         return array.permute(order)
 
     def packed(self, array: Array) -> Array:
-        return array.contiguous()
+        import torch
+
+        return array.clone(memory_format=torch.contiguous_format)
 
     def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
         import torch
@@ -101,9 +103,6 @@ class TorchOnHost(TorchLibrary):
     """torch's tensors in the host's memory: computed as NumPy's arrays are."""
 
     on_gpu = False
-
-    def aligned(self, array: Array) -> bool:
-        return True
 
     def host(self, array: Array) -> Array:
         from convgen.ir.dtypes import numpy_dtype

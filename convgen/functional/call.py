@@ -7,18 +7,18 @@ take the float64 reference, rounded once to the result's type.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from convgen.functional.arrays import Array, NumpyLibrary, element_type, inverse
+from convgen.functional.arrays import NUMPY, Array, NumpyLibrary, element_type, inverse
 from convgen.functional.kernels import kernel_of
 from convgen.functional.layouts import Given
 from convgen.functional.recipe import Recipe, View
 from convgen.ir.dtypes import numpy_dtype
 from convgen.runtime.arrays import capturing
-from convgen.runtime.errors import WrongShape
+from convgen.runtime.errors import Misaligned, WrongShape
 from convgen.spec import known_tuning
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Call:
         else:
             views = [viewed(a, v, library) for a, v in zip(self.arrays, self.recipe.views, strict=True)]
             if library.on_gpu:
-                self.kernel()(*views, out=found)
+                self._launched(self.kernel(), views, found)
             else:
                 self._on_host([library.host(view) for view in views], library.host(found))
         if self.out is not None:
@@ -83,6 +83,17 @@ class Call:
             found = library.permuted(found, self.axes)
         return found[0] if self.unbatched else found
 
+    def _launched(self, kernel: Callable[..., Array], views: Sequence[Array], out: Array) -> None:
+        """Call the kernel, with copies of arrays that begin where it can't load."""
+        try:
+            kernel(*views, out=out)
+        except Misaligned:
+            library = self.library if self.library.on_gpu else NUMPY
+            moved = [view if library.aligned(view) else library.packed(view) for view in views]
+            if all(a is b for a, b in zip(moved, views, strict=True)):
+                raise  # it is the caller's out
+            kernel(*moved, out=out)
+
     def _on_host(self, views: Sequence[Any], out: Any) -> None:
         from convgen.emulator.compiler import host_compiler
         from convgen.emulator.errors import NoHostCompiler
@@ -90,7 +101,7 @@ class Call:
         work = max(self.recipe.macs, *(view.size for view in views))
         try:
             if work <= EMULATED and host_compiler():
-                replace(self, tune=None).kernel().emulate(*views, out=out)
+                self._launched(replace(self, tune=None).kernel().emulate, views, out)
                 return
         except NoHostCompiler:
             pass

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any, SupportsIndex, cast
 
 from convgen.ir import size
-from convgen.ir.problem import Padding
+from convgen.ir.problem import SPATIAL, Padding
 from convgen.runtime.errors import WrongArguments, WrongShape
 
 Numbers = SupportsIndex | Sequence[SupportsIndex]
@@ -103,6 +103,11 @@ def _pairs(given: Amounts, rank: int) -> Pads:
     return tuple(zip(lows, highs, strict=True))
 
 
+def _name(i: int, axes: Sequence[int]) -> str:
+    """Of spatial axis number `i` of so many: D, H or W."""
+    return SPATIAL[len(axes)].input[i].upper()
+
+
 def padding_of(mode: str, input: Sequence[int], pads: Pads) -> Padding:
     """What padding is made of, by torch's name.  Raises WrongArguments, and WrongShape where it is too much."""
     if not isinstance(mode, str) or mode not in MODES:
@@ -111,7 +116,8 @@ def padding_of(mode: str, input: Sequence[int], pads: Pads) -> Padding:
         most = {"reflect": extent - 1, "circular": extent}.get(mode, max(amounts))
         if max(amounts) > most:
             raise WrongShape(
-                f"axis {i}: padding {max(amounts)} by {mode!r} of {extent} pixels: expected at most {most}"
+                f"axis {_name(i, input)}: padding {max(amounts)} by {mode!r} of {extent} pixels: "
+                f"expected at most {most}"
             )
     return MODES[mode]
 
@@ -125,7 +131,8 @@ def output_extents(
         window = gap * (taps - 1) + 1
         if extent + low + high < window:
             raise WrongShape(
-                f"axis {i}: the window spans {window} pixels, and the padded input has {extent + low + high}"
+                f"axis {_name(i, input)}: the window spans {window} pixels, and the padded input has "
+                f"{extent + low + high}"
             )
         found.append((extent + low + high - window) // step + 1)
     return tuple(found)
@@ -138,7 +145,7 @@ def cuts_of(
     for i, (extra, s, d) in enumerate(zip(output_padding, stride, dilation, strict=True)):
         if extra >= max(s, d):
             raise WrongArguments(
-                f"output_padding is {extra} on axis {i}: expected less than stride {s} or dilation {d}"
+                f"output_padding is {extra} on axis {_name(i, stride)}: expected less than stride {s} or dilation {d}"
             )
     return tuple((p, p - extra) for p, extra in zip(padding, output_padding, strict=True))
 
@@ -164,12 +171,12 @@ def transposed(
         extent = (p - 1) * s - pad - cut + d * (r - 1) + 1
         if extent + pad + high - d * (r - 1) - 1 - (p - 1) * s >= s:
             raise WrongArguments(
-                f"output_padding {extra} on axis {i} adds pixels that no convolution of stride {s}, padding {pad} and "
-                f"dilation {d} reads\nhint: an output_padding below {s} is possible; of the rest, append pixels that "
-                "are the bias, or 0 without one"
+                f"output_padding {extra} on axis {_name(i, output)} adds pixels that no convolution of stride {s}, "
+                f"padding {pad} and dilation {d} reads\nhint: an output_padding below {s} is possible; of the rest, "
+                "append pixels that are the bias, or 0 without one"
             )
         if extent < 1:
-            raise WrongShape(f"axis {i}: the result would have {extent} pixels")
+            raise WrongShape(f"axis {_name(i, output)}: the result would have {extent} pixels")
         extents.append(extent)
         pads.append((pad, high))
     return tuple(extents), tuple(pads)

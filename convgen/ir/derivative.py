@@ -17,7 +17,7 @@ import sympy
 from sympy import Expr, Pow, Symbol
 
 from convgen.ir import epilogue as ep
-from convgen.ir.symbolic import ACC, Underivable, Writer, is_condition, symbol, value_of
+from convgen.ir.symbolic import ACC, Underivable, Writer, holds, is_condition, symbol, value_of
 
 __all__ = ["Backward", "Underivable", "added", "backward", "saved_name"]
 
@@ -192,7 +192,8 @@ class _Steps:
                 if not rest.free_symbols & self._of_acc:  # nor in a comparison, which is flat
                     e = e.subs(ACC, (symbol(name) - rest) / scale)
                     continue
-            e = e.subs(value, symbol(name))
+            # a condition that is saved selects, as it does where it is computed
+            e = e.subs(value, holds(symbol(name)) if is_condition(value) else symbol(name))
         return e
 
 

@@ -58,7 +58,7 @@ def is_condition(e: Expr) -> bool:
     return type(e).__name__ in OPS
 
 
-def _holds(condition: Expr) -> Expr:
+def holds(condition: Expr) -> Expr:
     """A value that is true where it is not 0, as a comparison."""
     return condition if is_condition(condition) else OPS["!="](condition, 0)
 
@@ -97,8 +97,8 @@ _PARTIALS: dict[str, tuple[Callable[..., Expr], ...]] = {
     ),
     "select": (
         lambda condition, x, y: Integer(0),
-        lambda condition, x, y: _holds(condition),
-        lambda condition, x, y: OPS["!"](_holds(condition)),
+        lambda condition, x, y: holds(condition),
+        lambda condition, x, y: OPS["!"](holds(condition)),
     ),
 }
 for _name, _function in F.items():  # each has them

@@ -18,7 +18,7 @@ from convgen.ir.plan import Launch, Plan
 from convgen.ir.tensor import Tensor
 from convgen.runtime import cuda, describe, scratch, warm
 from convgen.runtime.arguments import Slot, check_addresses, check_number
-from convgen.runtime.errors import WrongArguments
+from convgen.runtime.errors import WrongArguments, WrongType
 from convgen.runtime.launch import Enqueue, OnEachGpu, Program, keep, scratch_bytes
 from convgen.runtime.manifest import buffer_name
 from convgen.targets import TARGETS
@@ -249,6 +249,8 @@ class Kernel:
         given = self._bind(arrays, named, ".emulate")
         check_number("seed", seed, 0, 2**64 - 1)
         check_number("sms", sms, 1, 2**31 - 1)
+        if progress is not None and not callable(progress):
+            raise WrongType(f"progress is of type {type(progress).__name__}: expected a function of (done, total)")
         slots, m = self._slots, self.manifest
         if out is None:
             made = [slot.poisoned() for slot in slots[len(given) :]]

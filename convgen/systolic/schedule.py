@@ -37,13 +37,16 @@ class NotModeled(ConvgenError):
     """A convolution is none that the machine's schedule is known for."""
 
 
+_HINT = "hint: `--only NAME` takes some of several convolutions"
+
+
 def shape_of(problem: ConvProblem) -> Shape:
     """Raises NotModeled where it is no fprop with zeros around the input."""
     if problem.op is not Op.FPROP:
-        also = ", which `op transposed` is, too," if problem.op is Op.DGRAD else ""
-        raise NotModeled(f"{problem.name}: op {problem.op}{also} is not modeled; fprop is")
+        also = " (as `op transposed` is)" if problem.op is Op.DGRAD else ""
+        raise NotModeled(f"{problem.name}: op {problem.op}{also} is not modeled, only fprop\n{_HINT}")
     if problem.padding is not Padding.ZERO:
-        raise NotModeled(f"{problem.name}: padding of {problem.padding} is not modeled; zeros are")
+        raise NotModeled(f"{problem.name}: padding of {problem.padding} is not modeled, only zeros\n{_HINT}")
     return Shape(
         problem.n,
         problem.c_per_group,

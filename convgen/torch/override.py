@@ -35,7 +35,7 @@ def enabled(measure: bool = True) -> Iterator[Enabled]:
 
     A kind of convolution that is new runs on aten while its kernel is built in the background; the call after that
     times both and takes the faster from then on (without `measure`, convgen's).  The effect is on all threads of the
-    process, autograd's among them; a context within another one is the same one.
+    process, autograd's among them; a context within another one is the same one.  Each `with` takes a new one.
     """
     if not isinstance(measure, bool):
         raise WrongArguments(f"measure is of type {type(measure).__name__}: expected True or False")

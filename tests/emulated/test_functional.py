@@ -36,6 +36,21 @@ def test_a_convolution_with_bias_residual_and_activation():
     np.testing.assert_array_equal(found, np.maximum(sums, 0).astype(np.float16))
 
 
+@pytest.mark.parametrize("channels", [slice(3, 67), slice(4, 68), slice(8, 72)])
+def test_a_slice_that_begins_between_vectors_is_copied(channels):
+    whole = array(1, 4, 4, 96).transpose(0, 3, 1, 2)
+    x, w = whole[:, channels], array(32, 64, 1, 1)
+    np.testing.assert_array_equal(F.conv2d(x, w), F.conv2d(x.copy(), w))
+
+
+@pytest.mark.parametrize("images, filters", [(1, 0), (0, 1), (1, 1)])
+def test_packed_arrays_may_begin_between_vectors(images, filters):
+    """245 and 45 elements of 2 bytes behind an aligned address."""
+    x, w = array(3, 5, 7, 7)[images:], array(9, 5, 3, 3)[filters:]
+    aligned = F.conv2d(x.copy(), w.copy())
+    np.testing.assert_array_equal(F.conv2d(x, w), aligned)
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
 def test_a_residual_may_be_one_value(shape):
     x, w, z = array(1, 4, 6), array(8, 4, 3), array(*shape) if shape else np.array(3, np.float16)

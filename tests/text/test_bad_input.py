@@ -140,9 +140,10 @@ def folder(tmp_path, monkeypatch):
             "--batch 99: layer has 2 images\nhint: -D overrides a `let` of the batch: -D n=99",
         ),
         ("run layer.conv --batch two", "'two' is not a number of images"),
-        ("compile layer.conv --images 0", "'0' does not list up to 65536 numbers of images, such as 1-64 or 1,8,64"),
-        ("run layer.conv --images 4-2", "'4-2' does not list up to"),
-        ("explain layer.conv --images 1-999999999", "up to 65536 numbers of images"),
+        ("compile layer.conv --images 0", "'0' does not list numbers of images from 1 on, the smaller one first,"),
+        ("run layer.conv --images 4-2", "'4-2' does not list numbers of images from 1 on"),
+        ("run layer.conv --images 1-99999", "'1-99999' lists more than 65536 numbers of images"),
+        ("explain layer.conv --images 1-999999999", "lists more than 65536 numbers of images"),
         ("explain layer.conv --load 0 --images 1-4", "the number of images in the spec\nhint: leave out --images"),
         ("explain layer.conv --html a.pdf", "a.pdf: a page is written as .html"),
         ("tune --export new.sqlite --strategies direct", "--strategies is for measuring, and no SPEC is named\nhint: "),
@@ -515,7 +516,7 @@ def test_python_gets_the_same_answers():
         (("",), "no conv block"),
         ((3,), "the spec is of type int\nhint: give its path, or its text"),
         ((b"conv a {}",), "the spec is of type bytes"),
-        (("layer.conv", None, None, None, None, [10**5000]), "images=a list: expected at most"),
+        (("layer.conv", None, None, None, None, [10**5000]), "images=a list: expected 1 to 65536 whole numbers"),
         (("layer.conv", ["n=1"]), "defines are of type list\nhint: give a dict, such as {'n': 64}"),
     ]:
         with pytest.raises(ConvgenError, match=re.escape(said)):

@@ -625,11 +625,17 @@ def test_explain_draws_the_roofline_of_another_gpu(words, name, capsys):
     assert re.search(r"estimated at .* us on NVIDIA A100-SXM4-80GB\.", out)
 
 
-@pytest.mark.parametrize("words", ["V100", "RTX", ""])
+@pytest.mark.parametrize("words", ["V100", ""])
 def test_explain_lists_the_gpus_that_it_knows(words, capsys):
     assert main(["explain", "layer.conv", "--gpu", words]) == 2
     err = " ".join(capsys.readouterr().err.split())
     assert all(str(gpu) in err for gpu in GPUS.values())
+
+
+def test_explain_lists_the_gpus_that_a_name_may_mean(capsys):
+    assert main(["explain", "layer.conv", "--gpu", "rtx"]) == 2
+    err = capsys.readouterr().err
+    assert "'rtx' names several GPUs" in err and "RTX A6000" in err and "H200" not in err
 
 
 def test_explain_still_explains_where_the_strategy_cannot_serve(capsys):

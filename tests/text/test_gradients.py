@@ -307,6 +307,7 @@ def test_gradients_are_selected_so_that_infinite_ones_make_no_nan(last: str, con
     ("first", "selected"),
     [
         ("result t: f32[n, p, q, k]  t = acc  y = select(t > 0, t, 0)", "saved_t > 0, acc"),
+        ("result t: f32[n, p, q, k]  t = acc > 0.1  y = select(t, acc, 0)", "saved_t != 0, acc"),
         ("operand m: f32[k]  y = select(m > 0, acc, 0)", "saved_m > 0, acc"),
         ("operand m: f32[k]  y = select(m, acc, 0)", "saved_m != 0, acc"),
         ("operand m: f32[k]  y = select(m, 1, acc)", "!(saved_m != 0), acc"),

@@ -147,7 +147,7 @@ def test_padding_that_cannot_be_is_refused():
     x, w = torch.randn(1, 2, 3, 4), torch.randn(2, 2, 3, 3)
     with pytest.raises(ConvgenError, match="padding_mode is 'mirror': expected 'zeros', 'reflect'"):
         ct.conv2d(x, w, padding=1, padding_mode="mirror")
-    with pytest.raises(ConvgenError, match="axis 0: padding 3 by 'reflect' of 3 pixels: expected at most 2"):
+    with pytest.raises(ConvgenError, match="axis H: padding 3 by 'reflect' of 3 pixels: expected at most 2"):
         ct.conv2d(x, w, padding=3, padding_mode="reflect")
 
 

@@ -650,7 +650,7 @@ def test_wrong_arguments_are_no_reason_to_leave_a_model_as_it_is():
     for wrong in (None, "x", x.numpy()):
         with pytest.raises(ConvgenError, match="without a tensor\nhint: pass a tensor, a tuple"):
             ct.optimize(model, wrong)
-    own = "convgen's own, `measure`, `inductor` and `tune`, are keywords of `optimize`"
+    own = "convgen's own, `measure`, `inductor` and `tune`, are keywords of `optimize`; the backend takes them"
     with pytest.raises(ConvgenError, match=f"Inductor has no option 'nonsense'\n.*{own}"):
         ct.optimize(model, x, options={"nonsense": True})
     with pytest.raises(ConvgenError, match="inductor is 'no': expected True or False"):

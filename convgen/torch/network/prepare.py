@@ -86,7 +86,8 @@ class Options:
         object.__setattr__(self, "config", dict(self.config))
         known = torch._inductor.list_options() if self.config else ()
         if wrong := [name for name in self.config if name not in known]:
-            own = "convgen's own, `measure`, `inductor` and `tune`, are keywords of `optimize`, options of the backend"
+            own = "convgen's own, `measure`, `inductor` and `tune`, are keywords of `optimize`; the backend takes them "
+            own += "and `sums` as options"
             hint = f"hint: torch._inductor.list_options() has the names; {own}"
             raise WrongArguments(f"Inductor has no option {', '.join(map(repr, wrong))}\n{hint}")
 
