@@ -28,9 +28,7 @@ class Rates:
     step: float = 8.479  # cycles of waiting and signalling, which other blocks of a multiprocessor hide,
     latency: float = 183.7  # and of a step's copies, shared out over the stages that wait for them
     copy: float = 0.01408  # cycles of a copy to shared memory,
-    line: float = (
-        0.184  # of a line that L1 gives up before all its pieces are copied, once for what it should hold more,
-    )
+    line: float = 0.184  # of a line of L1, for each time that more of them are under way than it holds,
     gathered: float = 380.0  # and of a step whose elements go through registers, which other blocks hide, too
     result: float = 27.53  # cycles for each result of a thread,
     store: float = 89.5  # and for each of its stores
