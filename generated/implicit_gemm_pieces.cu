@@ -125,7 +125,7 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 
 struct XReader {
   static constexpr int row_chunks = 8;  // of 16 bytes
   static constexpr int rows_at_once = 16;  // by all threads
-  static constexpr int chunk_pieces = 2;  // one a copy
+  static constexpr int chunk_pieces = 2;  // copied one by one
   static constexpr int C = 20;
   static constexpr int H = 28;
   static constexpr int W = 28;
@@ -202,7 +202,7 @@ struct XReader {
 struct WReader {
   static constexpr int row_chunks = 8;  // of 16 bytes
   static constexpr int rows_at_once = 16;  // by all threads
-  static constexpr int chunk_pieces = 2;  // one a copy
+  static constexpr int chunk_pieces = 2;  // copied one by one
   static constexpr int C = 20;
   static constexpr int R = 3;
   static constexpr int S = 3;

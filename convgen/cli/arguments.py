@@ -167,6 +167,13 @@ def add_defines(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def file(text: str) -> Path:
+    """The path of a file; an empty one, of a variable that is not set, would be taken for the folder it runs in."""
+    if not text:
+        raise argparse.ArgumentTypeError("it names no file")
+    return Path(text)
+
+
 def add_tune(parser: argparse.ArgumentParser) -> None:
     """Whether to measure before a configuration is chosen."""
     parser.add_argument(

@@ -20,12 +20,11 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convgen import driver
 from convgen.cli import console
-from convgen.cli.arguments import add_tune, jobs, one_of
+from convgen.cli.arguments import add_tune, file, jobs, one_of
 from convgen.cli.sources import EMULATED, add_sources, read_sources
 from convgen.files import check_place, write_all
 from convgen.ir.problem import Op
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     add_sources(parser)
     add_tune(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write all figures as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a plot, .png or .svg (needs matplotlib)")
+    parser.add_argument("--out", type=file, metavar="FILE", help="write all figures as JSON")
+    parser.add_argument("--plot", type=file, metavar="FILE", help="draw a plot, .png or .svg (needs matplotlib)")
     parser.add_argument(
         "--strategies", type=one_of("auto", *strategies.MODULES), default=(), metavar="NAMES",
         help="also measure these strategies, separated by commas",

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 from convgen import driver, gpus
 from convgen.cli import console
-from convgen.cli.arguments import UsageError, add_choice, add_images, add_specs, read_specs, short
+from convgen.cli.arguments import UsageError, add_choice, add_images, add_specs, file, read_specs, short
 from convgen.diagnostics import SpecError
 from convgen.files import check_place, write_all
 
@@ -44,10 +43,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pixels", type=_to(1024), metavar="P", help="of the box, 1 to 1024 (default: the plan's)")
     parser.add_argument("--channels", type=_to(256), metavar="C", help="of the box, 1 to 256 (default: the plan's)")
     parser.add_argument(
-        "--html", type=Path, metavar="FILE",
+        "--html", type=file, metavar="FILE",
         help="write all of it, with pictures, an emulated timeline and the source, as one page that needs no network",
     )  # fmt: skip
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the load")
+    parser.add_argument("--svg", type=file, metavar="FILE", help="also draw the load")
 
 
 def run(arguments: argparse.Namespace) -> int:

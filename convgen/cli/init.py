@@ -23,7 +23,7 @@ from typing import Any
 
 from convgen import driver, habits
 from convgen.cli import console
-from convgen.cli.arguments import Parser, short
+from convgen.cli.arguments import Parser, file, short
 from convgen.diagnostics import SpecError
 from convgen.files import check_place, write_all
 from convgen.frontend.names import MAX_LENGTH
@@ -121,9 +121,14 @@ QUESTIONS: tuple[Question, ...] = (
 )  # fmt: skip
 
 
+def _path(text: str) -> str:
+    file(text)
+    return text
+
+
 def configure(parser: Parser) -> None:
     parser.others = habits.LAYER_ARGUMENTS
-    parser.add_argument("path", metavar="SPEC", nargs="?", default="layer.conv", help="default: layer.conv")
+    parser.add_argument("path", metavar="SPEC", nargs="?", type=_path, default="layer.conv", help="default: layer.conv")
     for q in QUESTIONS:
         default = f" (default: {q.default})" if q.default else ""
         if q.read is _whether:

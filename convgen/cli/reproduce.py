@@ -20,7 +20,7 @@ from typing import Any
 from convgen import reproduce
 from convgen.bench import plot
 from convgen.cli import console
-from convgen.cli.arguments import UsageError
+from convgen.cli.arguments import UsageError, file
 from convgen.files import check_place, write_all
 
 
@@ -30,12 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="results",
-        type=Path,
+        type=file,
         metavar="FILE",
         help="results of a benchmark, for an experiment that weighs them",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a plot, .png or .svg (needs matplotlib)")
+    parser.add_argument("--out", type=file, metavar="FILE", help="write the figures as JSON")
+    parser.add_argument("--plot", type=file, metavar="FILE", help="draw a plot, .png or .svg (needs matplotlib)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 from convgen import driver, habits
 from convgen.cli import console
-from convgen.cli.arguments import add_choice, add_images, add_specs, add_tune, read_specs, short
+from convgen.cli.arguments import add_choice, add_images, add_specs, add_tune, file, read_specs, short
 from convgen.diagnostics import ConvgenError, SpecError
 from convgen.files import check_place, write_all
 from convgen.ir.problem import ConvProblem
@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--seed", type=_seed, help="seed of the data and of the emulator's order of events (default: random)"
     )
     parser.add_argument(
-        "--trace", type=Path, metavar="FILE",
+        "--trace", type=file, metavar="FILE",
         help="write the emulated run's timeline: .json for ui.perfetto.dev and chrome://tracing, .svg as a picture",
     )  # fmt: skip
 

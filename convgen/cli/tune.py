@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convgen.cli import console
-from convgen.cli.arguments import jobs, one_of
+from convgen.cli.arguments import file, jobs, one_of
 from convgen.cli.sources import EMULATED, add_sources, read_sources
 from convgen.diagnostics import ConvgenError
 from convgen.driver import Compilation
@@ -58,11 +58,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--again", action="store_true", help="also measure again what was measured before")
     parser.add_argument("--retry", action="store_true", help="also try again what failed or was wrong before")
     parser.add_argument(
-        "--db", type=Path, metavar="FILE",
+        "--db", type=file, metavar="FILE",
         help="the database (default: CONVGEN_TUNING_DB, else one in the user's data folder)",
     )  # fmt: skip
     parser.add_argument(
-        "--export", type=Path, metavar="FILE", help="add the verified best of the database to FILE; needs no GPU"
+        "--export", type=file, metavar="FILE", help="add the verified best of the database to FILE; needs no GPU"
     )
     parser.add_argument(
         "--ray", nargs="?", const="auto", metavar="ADDRESS",

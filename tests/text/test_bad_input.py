@@ -471,6 +471,15 @@ def test_no_output_takes_the_place_of_a_spec(command, output, link, capsys):
     assert spec.read_text() == SPEC
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    ["run layer.conv --trace", "explain layer.conv --html", "bench layer.conv --out", "tune layer.conv --db"],
+)
+def test_an_empty_file_is_not_this_folder(arguments, capsys):
+    assert main([*arguments.split(), ""]) == 2
+    assert f"argument {arguments.split()[-1]}: it names no file" in capsys.readouterr().err
+
+
 def test_an_empty_folder_is_not_this_one(capsys):
     assert main(["compile", "layer.conv", "--emit", "cu", "-o", ""]) == 2
     assert "argument -o/--output: it names no folder\nhint: for this folder, leave it out" in capsys.readouterr().err

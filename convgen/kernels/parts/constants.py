@@ -23,7 +23,7 @@ EXTENTS = (
 COMMENTS = {
     "chunks_at_once": "  // of a row, by so many threads",
     "row_chunks": "  // of 16 bytes",
-    "chunk_pieces": "  // one a copy",
+    "chunk_pieces": "  // copied one by one",
     "rows_at_once": "  // by all threads",
     "column_blocks": "  // that share all elements",
     "group_pack": "  // groups that are multiplied as one",
