@@ -184,16 +184,21 @@ class _Steps:
 
     def _in_terms_of(self, e: Expr, saved: Mapping[str, Expr]) -> Expr:
         """The expression with the results' names for their values, larger ones first; a result that is a multiple of
-        the accumulator and something added to that gives the accumulator."""
+        the accumulator and something added to that gives the accumulator, and a multiple of anything else gives that.
+        """
         for name, value in sorted(saved.items(), key=lambda item: -sympy.count_ops(item[1])):
+            if not value.free_symbols:  # a number tells nothing
+                continue
             scale = value.diff(ACC)
             if scale.is_Number and scale != 0:
                 rest = sympy.expand_mul(value - scale * ACC)
                 if not rest.free_symbols & self._of_acc:  # nor in a comparison, which is flat
                     e = e.subs(ACC, (symbol(name) - rest) / scale)
                     continue
+            times, value = value.as_coeff_Mul()
+            kept = symbol(name) / times
             # a condition that is saved selects, as it does where it is computed
-            e = e.subs(value, holds(symbol(name)) if is_condition(value) else symbol(name))
+            e = e.subs(value, holds(kept) if is_condition(value) else kept)
         return e
 
 
