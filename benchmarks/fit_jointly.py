@@ -117,7 +117,8 @@ def _layout(kernel: str, problem: ConvProblem, options: Options, *, dealt: bool 
     if kernel not in MODELS:
         return None
     layout = layout_of(kernel, problem, DEFAULTS[kernel] | dict(options))
-    return None if isinstance(layout, mma_gemm.Layout) and layout.tile_demands["lines"] and not dealt else layout
+    stale = isinstance(layout, mma_gemm.Layout) and not dealt and any(how.dealt for how in layout.loads.values())
+    return None if stale else layout
 
 
 def _json(name: str) -> dict[str, Any]:
@@ -225,11 +226,12 @@ def resident() -> Iterator[Row]:
 
 def swept() -> Iterator[Row]:
     """What `sweep.py` and the tuner timed: the seven networks' layers, recent networks', geometries at random."""
-    for sweep, row in ((name, row) for name in SWEEPS for row in _json(name)["rows"]):
-        problem = problem_of(row["key"])
-        for kernel, options, us in row["timed"]:
-            if layout := _layout(kernel, problem, options, dealt=sweep in DEALT):
-                yield Row("swept", row["key"], kernel, layout, us)
+    for name in SWEEPS:
+        for row in _json(name)["rows"]:
+            problem = problem_of(row["key"])
+            for kernel, options, us in row["timed"]:
+                if layout := _layout(kernel, problem, options, dealt=name in DEALT):
+                    yield Row("swept", row["key"], kernel, layout, us)
 
 
 SOURCES: tuple[Callable[[], Iterator[Row]], ...] = (

@@ -140,7 +140,10 @@ def folder(tmp_path, monkeypatch):
             "--batch 99: layer has 2 images\nhint: -D overrides a `let` of the batch: -D n=99",
         ),
         ("run layer.conv --batch two", "'two' is not a number of images"),
-        ("compile layer.conv --images 0", "'0' does not list numbers of images from 1 on, the smaller one first,"),
+        (
+            "compile layer.conv --images 0",
+            "'0' does not list numbers of images from 1 on, the smaller one first, such as 1-64 or 1,8,64",
+        ),
         ("run layer.conv --images 4-2", "'4-2' does not list numbers of images from 1 on"),
         ("run layer.conv --images 1-99999", "'1-99999' lists more than 65536 numbers of images"),
         ("explain layer.conv --images 1-999999999", "lists more than 65536 numbers of images"),

@@ -240,8 +240,7 @@ class Layout(base.Layout[Config]):
 
     def _in_pieces(self, how: Loading) -> bool:
         """Whether a row of a tile, which lies along gemm_k in memory, too, is copied by less than a chunk."""
-        size = how.piece * self.element_bytes
-        return not how.along_rows and not how.k_rows and (size < CHUNK_BYTES or not how.asynchronous)
+        return how.dealt or not (how.asynchronous or how.along_rows or how.k_rows)
 
     def _piece(self, how: Loading) -> float:
         """Cycles of an element of such a row."""
@@ -249,7 +248,7 @@ class Layout(base.Layout[Config]):
 
     def _lines(self, how: Loading) -> float:
         """Lines of L1 that such a row touches in a step, which copies go through."""
-        return lines(self.row_bytes, how.piece * self.element_bytes) if how.asynchronous else 0.0
+        return lines(self.row_bytes, how.piece * self.element_bytes) if how.dealt else 0.0
 
     @cached_property
     def registers(self) -> int:

@@ -37,7 +37,8 @@ class Loading:
     """How a tile is loaded: by cp.async or element by element, `piece` elements under one condition; whether
     elements that are loaded at the same time share sectors of memory; whether copies go along the tile's rows, which
     are neighbors, and not along gemm_k: the tile then lies in rows of gemm_k (`k_rows`); whether neighboring threads
-    take neighboring rows, else neighbors along gemm_k."""
+    take neighboring rows, else neighbors along gemm_k; whether pieces of less than a chunk are `dealt` out among the
+    threads of a row, where a thread would else copy whole chunks."""
 
     asynchronous: bool
     piece: int
@@ -45,6 +46,7 @@ class Loading:
     together: bool
     k_rows: bool = False
     along_rows: bool = False
+    dealt: bool = False
 
 
 def loading(walk: Walk, tile: Tile) -> Loading:
@@ -54,7 +56,8 @@ def loading(walk: Walk, tile: Tile) -> Loading:
     inner = walk.digits[-1]
     along_rows = inner.step != 1 and 1 in {abs(s) for s in walk.row_steps}
     if vector * tile.element_bytes >= LEAST_ASYNC_BYTES:
-        return Loading(True, vector, share(tile, along_rows), True, along_rows=along_rows)
+        dealt = vector < elements and not along_rows
+        return Loading(True, vector, share(tile, along_rows), True, along_rows=along_rows, dealt=dealt)
     across = min(walk.rows_aligned, elements)
     shared = tile.rows % elements == 0 and tile.rows // elements <= tile.threads
     if tile.element_bytes == TRANSPOSED_BYTES and across > 1 and shared:
@@ -103,7 +106,7 @@ class Reader:
     element_step: str  # C text: from one element of a piece to the next
     chunk_elements: int
     share: Share
-    dealt: bool  # pieces of a row are dealt out among its threads; else a thread copies whole chunks
+    dealt: bool  # as Loading has it
     even: bool  # no step goes past the end of the innermost digit: all threads have the same digits
     row_index: str
     permuted: bool
@@ -279,9 +282,10 @@ def reader(
     digits, strides = named_digits(problem, walk, constants), constants.strides(walk.tensor, problem.groups)
     row = row_text(problem, replace(walk, digits=digits), role, index, constant if unsigned else 0, constants)
     pieces = chunk_elements // piece
-    dealt = loads.asynchronous and pieces > 1 and not loads.along_rows
     first_scope = lowering.Scope("int", constants=constants)
-    first = first_scope.declare("first_piece" if dealt else "first_chunk", covered * split_k if split_k > 1 else tile.k)
+    first = first_scope.declare(
+        "first_piece" if loads.dealt else "first_chunk", covered * split_k if split_k > 1 else tile.k
+    )
     for name, value in (*mine.named.items(), ("chunk_pieces", pieces)):
         constants.number(name, value)
     wanted = _wanted(row.bounds, digits[0]) if loads.asynchronous else ""
@@ -292,7 +296,7 @@ def reader(
     k_index = k_index_type(walk, tile, index)
     even = loads.asynchronous and pieces == mine.chunks == 1
     even = even and not digits[-1].moves and not digits[-1].end and digits[-1].extent % tile.k == 0
-    piece_jump = piece * (tile.chunks if dealt else 1)
+    piece_jump = piece * (tile.chunks if loads.dealt else 1)
     chunk_jump = mine.chunk_stride * chunk_elements - (chunk_elements if pieces > 1 else 0)
     tensor = problem.tensor(role)
     c_type = bits_type(tensor.element)
@@ -311,7 +315,7 @@ def reader(
         element_step=lowering.factor(digits[-1].step, strides),
         chunk_elements=chunk_elements,
         share=mine,
-        dealt=dealt,
+        dealt=loads.dealt,
         even=even,
         row_index=row.index,
         permuted=permuted,
