@@ -20,6 +20,9 @@ from convgen.runtime.errors import CompileError
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 #: The first version that compiles every kernel well: the ptxas of 12.8 makes products of wgmma wait for one another.
 OLDEST = (12, 9)
+#: Where a driver is installed, NVRTC from 12.9 on keeps what it compiled, and gives it back with an empty log: without
+#: ptxas's figures.  (NVRTC's documentation, "Caching".)  convgen has a cache of its own.
+_UNCACHED = "--no-cache"
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Library:
 
     def compile(self, source: str, file: str, options: Sequence[str]) -> Result:
         """Compiles a source that the log shall call `file`."""
+        options = [*options, *(() if self.is_old else (_UNCACHED,))]
         program, text = c_void_p(), [option.encode() for option in options]
         self._call("nvrtcCreateProgram", byref(program), source.encode(), file.encode(), 0, None, None)
         try:

@@ -14,7 +14,7 @@ from tiny_kernels import COLUMNS, HALF_SECOND, ROWS, SIZE, B, X, Y, kernel, numb
 from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.plan import Fill, Gemm, Launch, Param, TensorMap, Workspace
 from convgen.ir.tensor import Tensor
-from convgen.runtime import cuda, errors
+from convgen.runtime import cuda, errors, nvrtc
 from convgen.runtime.kernel import Kernel
 from convgen.targets import TARGETS
 
@@ -703,3 +703,11 @@ def test_every_nvrtc_that_is_installed_gives_the_same_bits(target, rng, monkeypa
         results[library.version] = made(**given).view("u2").get()
     first, *others = results.values()
     assert others and all(np.array_equal(first, other) for other in others)
+
+
+def test_a_source_that_was_compiled_before_reports_its_figures_again(target):
+    """The driver keeps what NVRTC compiled, and gives it back without a log."""
+    source = 'extern "C" __global__ void again(float* p) { p[threadIdx.x] = 1; }'
+    first, second = (nvrtc.compile_source(source, target) for _ in range(2))
+    assert first.resources.keys() == {"again"}
+    assert second == first

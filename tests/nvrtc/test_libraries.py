@@ -51,6 +51,23 @@ def test_a_golden_compiles(library, golden):
     assert compiled.cubin[:4] == b"\x7fELF"
 
 
+def test_nothing_is_taken_from_the_cache_of_the_driver(library, monkeypatch):
+    """Which gives a kernel without a log: the figures would be missing."""
+    given = []
+
+    class Recorded:
+        def __getattr__(self, name):
+            function = getattr(library._library, name)
+            return (lambda *args: given.extend(args[2]) or function(*args)) if "Compile" in name else function
+
+    recorded = Library(Recorded())
+    assert not recorded.compile("__global__ void k() {}", "k.cu", ["-arch=sm_90a"]).error
+    assert given == [b"-arch=sm_90a", b"--no-cache"]
+    recorded.is_old = True
+    assert not recorded.compile("__global__ void k() {}", "k.cu", ["-arch=sm_90a"]).error
+    assert given[2:] == [b"-arch=sm_90a"]
+
+
 def test_the_figures_and_the_errors_are_read_in_the_same_way(library):
     assert nvrtc.nvrtc_version() == library.version
     for target in TARGETS.values():
