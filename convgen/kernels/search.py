@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import math
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ from convgen.targets import Target
 
 #: Options that change nothing else.
 DEPTHS = ("stages", "weight_stages")
+#: Held while a bound rises.
+_KNOWING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Search:
     def __init__(self, kernel: AnyKernel, problem: ConvProblem, target: Target, fixed: Options) -> None:
         self.kernel, self.problem, self.target, self.fixed = kernel, problem, target, fixed
         self._checked: dict[object, tuple[Obstacle, ...]] = {}  # by configuration
-        self._bound = 0.0  # microseconds, of what `fastest` has looked at
+        self._bound = 0.0  # microseconds, of what `fastest` has looked at: whoever looked furthest
 
     @cached_property
     def unserved(self) -> tuple[Obstacle, ...]:
@@ -163,6 +166,11 @@ class Search:
         """Microseconds that no configuration goes below, as far as is known; those of the best where it is settled."""
         return self.us if self.settled else self._bound
 
+    def _know(self, least: float) -> None:
+        """No configuration takes less than so many microseconds."""
+        with _KNOWING:
+            self._bound = max(self._bound, least)
+
     @cached_property
     def obstacles(self) -> tuple[Obstacle, ...]:
         """Why no configuration serves; empty where one does.
@@ -237,7 +245,7 @@ class _Look:
         return self._space
 
     def _find(self, space: _Space) -> None:
-        self.search._bound = self.search.kernel.refined(space.least)
+        self.search._know(self.search.kernel.refined(space.least))
 
     def approach(self, limit: float) -> None:
         """Look on for the best until it is known, or known to take `limit` microseconds or more."""

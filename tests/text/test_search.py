@@ -17,7 +17,7 @@ from problems import make
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import AnyKernel, Options, Part
 from convgen.kernels.registry import kernel
-from convgen.kernels.search import Search, fastest, search
+from convgen.kernels.search import Search, _Look, fastest, search
 from convgen.planner import untuned
 from convgen.targets import TARGETS
 
@@ -99,6 +99,16 @@ def test_kernels_that_are_slower_for_sure_are_not_looked_through() -> None:
     assert fastest(searches) is searches[1]
     assert not searches[0].settled
     assert "tma_halo at least " in untuned(problem, TARGET, "auto", {}).reason
+
+
+def test_what_is_known_of_a_search_does_not_get_less() -> None:
+    """A thread that has looked through less of it than another does not take back what the other has found out."""
+    search = Search(kernel("tma_halo"), make("fprop", 3, 232, 248, (28, 28), (3, 3), pad=1), TARGET, {})
+    one, other = _Look(search), _Look(search)
+    one.approach(0.9 * Search(search.kernel, search.problem, TARGET, {}).us)
+    known = search.least
+    other.approach(0.0)
+    assert not search.settled and search.least == known > 0
 
 
 @pytest.mark.parametrize(("n", "c", "k", "size", "taps"), [(3, 232, 248, 28, 3), (6, 264, 56, 49, 1)])
