@@ -79,4 +79,8 @@ LAYERS: dict[str, ConvProblem] = {
     "planes": laid_out(make("dgrad", 8, 64, 64, (28, 28), (3, 3), pad=1), x="nchw", w="kcrs", y="nkpq"),
     "three axes": make("dgrad", 8, 64, 32, (16, 16, 16), (3, 3, 3), stride=2, pad=1),
     "one axis": make("dgrad", 8, 256, 512, (1000,), (16,), stride=8, pad=4),
+    "groups of 3 channels, a phase": laid_out(
+        make("dgrad", 3, 32, 48, (3, 4, 3), (2, 1, 1), stride=(1, 1, 2), pad=(1, 0, 0), groups=16), x="ndhcw"
+    ),
+    "groups of a channel, two rows of taps": make("dgrad", 3, 32, 16, (4, 3), (2, 1), groups=16),
 }

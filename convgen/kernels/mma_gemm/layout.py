@@ -38,6 +38,8 @@ EXCHANGED = COLUMNS
 MOST_HELD = 4
 #: Registers for the sums of one slice, where factors are taken apart.
 SLICE_SUMS = 44
+#: Registers of a strided dgrad's phase, beside elements on their way.
+PHASE = 8
 
 
 @dataclass(frozen=True)
@@ -264,6 +266,7 @@ class Layout(base.Layout[Config]):
                 # elements on their way, and where each piece of them comes from
                 pieces = CHUNK_BYTES // self.element_bytes // loads.piece
                 total += 4 * loads.share.rows * loads.share.chunks + 4 * pieces
+                total += PHASE * (len(self.phase_taps) > 1)
         return total
 
     @property

@@ -147,7 +147,7 @@ def k_rows_reader(
         share=share,
         even=even,
         own_step=own_step,
-        rows_step=" * ".join(filter(None, ("rows_at_once", own_step * (own_step != "1")))),
+        rows_step=" * ".join(filter(None, ("rows_at_once", own_step * (own_step != "1")))) if even else "",
         coordinates=row.coordinates,
         row_index=row.index,
         row_offset=row.offset,
