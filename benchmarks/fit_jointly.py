@@ -56,9 +56,10 @@ BENCHES = (*GEMM_FILES, "bench_n8", "bench_n64", "unseen")
 
 SWEEPS = (
     "sweep", "sweep_spans", "sweep_weak", "sweep_pointwise", "sweep_odd", "sweep_large", "sweep_wide", "sweep_pieces",
+    "sweep_seams",
 )  # fmt: skip
 #: Of them, those in which mma_gemm deals out pieces among threads.
-DEALT = ("sweep_pieces",)
+DEALT = ("sweep_pieces", "sweep_seams")
 
 STEMS = ("ragged_writes", "odd_writes", "word_writes")
 #: The rates that are fitted.  Nothing here tells the others.
@@ -70,7 +71,7 @@ MODELS = {
     "tma_im2col": Model(tma_im2col, told=(
         "start", "spread", "shared_wait", "l2", "row", "weight_row", "stage", "straddle", "ragged_line",
         "latency", "stages_held", "store", "epi_tile", "turn", "multicast", "joint", "split", "split_store",
-        "cut_sector", "cut_by_threads",
+        "cut_sector", "cut_by_threads", "seam",
     )),
     "tma_wgrad": Model(tma_wgrad, told=tuple(f.name for f in fields(tma_wgrad.Rates))),
     "mma_gemm": replace(

@@ -49,8 +49,12 @@ class Rates:
     memory: float = 4.75e6  # bytes a microsecond
     l2_kept: float = 23e6  # bytes between two reads of the same, up to which L2 has it still,
     l2_lost: float = 52e6  # and from which on it has lost it (H100: 20 kernels counted by ncu and timed)
-    cut_sector: float = 4.0  # a sector of y that TMA fills in part, for a whole one,
-    cut_by_threads: float = 2.0  # and that threads fill in part (436 layers, H200 and H100)
+    cut_sector: float = 2.0  # a sector of y that TMA fills in part, for a whole one,
+    cut_by_threads: float = 1.0  # and that threads fill in part (H200)
+    # Bytes of a sector that two tiles fill, where it leaves L2 in between: written twice, and read to be filled up
+    # (ncu, and 536 configurations of 40 layers, H200).
+    seam: float = 500.0
+    seam_kept: float = 50e6  # bytes of y that L2 keeps until its other part comes
 
 
 H200 = Rates()
@@ -80,7 +84,7 @@ def time(
     consumers: int, pingpong: bool, blocks: int, k_blocks: int, split_k: int, cluster: int, shared: str,
     stream_k: int, tiles: int, steps: float, products: float, reads: float, writes: int, x_pitch: int, sms: int,
     rates: Rates = H200, rewritten: int = 0, epi_tiles: int = 0, row_sums: int = 0, functions: float = 0.0,
-    again: int = 0, between: int = 0, cut: float = 0.0, by_tma: bool = True,
+    again: int = 0, between: int = 0, cut: float = 0.0, by_tma: bool = True, seams: float = 0.0,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each (on average
     `products` of 16), `rows` x `columns` of them as wgmma sees it, with `b_rows` of B; a `cluster` of blocks fetches
@@ -88,11 +92,13 @@ def time(
     of each multiprocessor come for a tile; `stream_k` deals the steps out evenly, so that blocks do not ask for the
     same B at the same time, and a second kernel finishes what they share.  `reads` and `writes` are bytes of device
     memory, a pixel of x takes `x_pitch` bytes; of the sectors of y, epilogue tiles fill a share `cut` in part, `by_tma`
-    or by threads; taps read `again` so many bytes of x, after `between` others.  Of x, consumers write `rewritten`
-    elements a step anew.  Of y they make `row_sums` sums over pixels that are rows of fragments, and compute
-    `functions` cycles of each element, all of a multiprocessor's consumers at about the same time."""
+    or by threads, and tiles of neighboring channels `seams` together; taps read `again` so many bytes of x, after
+    `between` others.  Of x, consumers write `rewritten` elements a step anew.  Of y they make `row_sums` sums over
+    pixels that are rows of fragments, and compute `functions` cycles of each element, all of a multiprocessor's
+    consumers at about the same time."""
     r = rates
     written = writes * (1 + cut * ((r.cut_sector if by_tma else r.cut_by_threads) - 0.5))
+    written += seams * r.seam * max(1 - r.seam_kept / writes, 0.0)
     reads += again * min(max((between - r.l2_kept) / (r.l2_lost - r.l2_kept), 0.0), 1.0)
     units = tiles * split_k
     start = r.start + r.spread * min(units / sms, 1)

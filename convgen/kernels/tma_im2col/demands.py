@@ -29,7 +29,7 @@ def demands(layout: Layout) -> dict[str, Any]:
         sms=_sms(layout), reads=traffic["reads"], writes=traffic["writes"], x_pitch=traffic["x_pitch"],
         epi_tiles=layout.epi_tiles, row_sums=0 if config.swap_ab else len(sums), functions=functions(layout.problem),
         again=layout.gemm.read_again, between=between_taps(layout),
-        cut=_cut_sectors(layout), by_tma=layout.gemm.stores_by_tma,
+        cut=_cut_sectors(layout), by_tma=layout.gemm.stores_by_tma, seams=_seams(layout),
     )  # fmt: skip
 
 
@@ -89,3 +89,13 @@ def _cut_sectors(layout: Layout) -> float:
     run = (pixels if g.plane else channels) * g.problem.y.element.bytes
     aligned = math.gcd(int(g.traffic["y_pitch"]), run, SECTOR)
     return 2 * (SECTOR - aligned) / max(run, SECTOR)
+
+
+def _seams(layout: Layout) -> float:
+    """Sectors of y that tiles of neighboring channels fill together; none where tiles have all channels of a pixel."""
+    g, n = layout.gemm, layout.config.tile_n
+    tiles = g.columns // g.group_columns * -(-g.group_columns // n)
+    if g.plane or tiles == 1:
+        return 0.0
+    aligned = math.gcd(int(g.traffic["y_pitch"]), n * g.problem.y.element.bytes, SECTOR)
+    return g.pixels * tiles * (1 - aligned / SECTOR)
