@@ -200,7 +200,9 @@ def test_passes_of_inductor_write_where_results_belong(function, images, monkeyp
         torch.testing.assert_close(ours, theirs)
         assert ours.stride() == theirs.stride()
     assert "copy_into.default(" not in written[0]
-    assert len(re.findall(r"= empty_strided_cpu\(\(2, \d+, [2-9]", written[0])) == images
+    # an Inductor before 2.13 may keep interpolated images for themselves (2.11 does)
+    kept = int(function is interpolated and torch.__version__ < (2, 13))
+    assert images <= len(re.findall(r"= empty_strided_cpu\(\(2, \d+, [2-9]", written[0])) <= images + kept
 
 
 def _run_and_get_code(function, written: list[str]):
