@@ -21,6 +21,10 @@ else:
             from convgen.runtime.kernel import Kernel
 
             return Kernel
+        if name in ("functional", "torch"):
+            from importlib import import_module
+
+            return import_module(f"convgen.{name}")
         raise AttributeError(f"module 'convgen' has no attribute {name!r}")
 
 

@@ -239,6 +239,12 @@ def test_one_convolution_is_a_kernel_and_several_are_a_dict(compiled):
     assert seen[0].filename == __file__
 
 
+def test_its_packages_are_there_without_an_import_of_their_own() -> None:
+    code = "import convgen; print(convgen.functional.conv2d.__module__); assert 'torch' not in dir(convgen)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("convgen.functional")
+
+
 def test_the_package_has_what_it_exports():
     assert all(getattr(convgen, name) for name in convgen.__all__)
     with pytest.raises(AttributeError, match="'convgen' has no attribute 'Kernels'"):
