@@ -51,7 +51,7 @@ def test_a_golden_compiles(library, golden):
     assert compiled.cubin[:4] == b"\x7fELF"
 
 
-def test_nothing_is_taken_from_the_cache_of_the_driver(library, monkeypatch):
+def test_nothing_is_taken_from_the_cache_of_the_driver(library):
     """Which gives a kernel without a log: the figures would be missing."""
     given = []
 

@@ -87,15 +87,18 @@ def _cut_sectors(layout: Layout) -> float:
     if not (g.plane or layout.config.swap_ab) and channels >= g.columns:
         return 0.0
     run = (pixels if g.plane else channels) * g.problem.y.element.bytes
-    aligned = math.gcd(int(g.traffic["y_pitch"]), run, SECTOR)
-    return 2 * (SECTOR - aligned) / max(run, SECTOR)
+    return 2 * SECTOR * _ends_inside(layout, run) / max(run, SECTOR)
 
 
 def _seams(layout: Layout) -> float:
     """Sectors of y that tiles of neighboring channels fill together; none where tiles have all channels of a pixel."""
     g, n = layout.gemm, layout.config.tile_n
-    tiles = g.columns // g.group_columns * -(-g.group_columns // n)
+    tiles = -(-g.columns // n)
     if g.plane or tiles == 1:
         return 0.0
-    aligned = math.gcd(int(g.traffic["y_pitch"]), n * g.problem.y.element.bytes, SECTOR)
-    return g.pixels * tiles * (1 - aligned / SECTOR)
+    return g.pixels * tiles * _ends_inside(layout, n * g.problem.y.element.bytes)
+
+
+def _ends_inside(layout: Layout, run: int) -> float:
+    """Of runs of so many bytes of y, the share that ends inside a sector."""
+    return 1 - math.gcd(int(layout.gemm.traffic["y_pitch"]), run, SECTOR) / SECTOR
