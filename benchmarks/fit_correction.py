@@ -59,7 +59,7 @@ SOURCES = (
     near,
 )  # fmt: skip
 #: Runs of near_h200.json in which mma_gemm deals out pieces among threads.
-DEALT_RUNS = (7, 8, 9, 10)
+DEALT_RUNS = (7, 8, 9, 10, 11, 12, 13)
 #: Sources whose times compare with one another alone.
 APART = ("near",)
 #: How much more a source counts: pairs are what the trees are asked to decide, and were timed as users launch.

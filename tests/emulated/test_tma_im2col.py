@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from problems import make
 from runs import emulated_plan
 from tma_specs import (
+    IN_PLACE,
     PLAIN,
     RESIDENT,
     SCHEDULES,
@@ -246,7 +247,8 @@ def test_schedule_with_x_in_planes(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", WIDE_SPLITS)
 def test_wide_split(name: str, seed: int) -> None:
     problem = make("fprop", 3, 72, 72, (9, 7), (3, 3), pad=1)
-    check_emulated(spec(problem, "tma_im2col", {**PLAIN, **WIDE_SPLITS[name]}, "residual"), seed, sms=(4, 16))
+    made = check_emulated(spec(problem, "tma_im2col", {**PLAIN, **WIDE_SPLITS[name]}, "residual"), seed, sms=(4, 16))
+    assert ("partial_sums = 0;" in made.source) == (name in IN_PLACE)
 
 
 @pytest.mark.parametrize("images", [1, 30], ids=["parts of one tile", "tiles and parts"])

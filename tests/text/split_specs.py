@@ -24,6 +24,7 @@ TMA_SPLITS: dict[str, tuple[ConvProblem, Options, str]] = {
     "split in two": (_WIDE, {**_TILE, "split_k": 2}, ""),
     "split in four, channels as rows": (_WIDE, {**_TILE, **_ROWS, "split_k": 4}, ""),
     "split in eight": (_WIDE, {**_TILE, "split_k": 8}, ""),
+    "split in eight, in place of stages": (_WIDE, {**_TILE, "tile.n": 128, "split_k": 8, "stages": 9}, ""),
     "split, clusters sharing x": (_WIDE, {**_TILE, **_ONE_SPLIT}, ""),
     "split, clusters sharing w": (_WIDE, {**_TILE, **_OTHER_SPLIT}, ""),
     "stream": (_WIDE, {**_TILE, "stream_k": 1}, ""),

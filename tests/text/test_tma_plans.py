@@ -325,7 +325,7 @@ def test_the_last_pack_may_have_fewer_groups() -> None:
 @settings(max_examples=30, deadline=None)
 @given(m=st.sampled_from((64, 128, 192, 256)), n=st.sampled_from(range(8, 129, 8)), blocks=st.integers(1, 2))
 def test_the_stages_that_a_hint_says_fit_do(m: int, n: int, blocks: int) -> None:
-    options: Options = {"tile.m": m, "tile.n": n, "tile.k": 64, "blocks": blocks}
+    options: Options = {"tile.m": m, "tile.n": n, "tile.k": 64, "blocks": blocks, "split_k": 1}
     assume(serves(LAYER, "tma_im2col", options))
     (found,) = strategies.load("tma_im2col").obstacles(LAYER, TARGET, {**options, "stages": 32})
     (fits,) = re.findall(r"at most (\d+) stages fit", found.hint)

@@ -139,6 +139,23 @@ RESIDENT: dict[str, Options] = {
         "swap_ab": 1, "tile.m": 32, "tile.n": 64, "tile.k": 64, "consumers": 3, "schedule": "pingpong", "stages": 2,
     },
 }  # fmt: skip
+#: So many stages, beside epilogue tiles and those of an operand, that a split's sums have to take their place.
+IN_PLACE: dict[str, Options] = {
+    "split in two, sums in place": {
+        "tile.m": 64, "tile.n": 256, "tile.k": 64, "consumers": 1, "split_k": 2, "stages": 4,
+    },
+    "split in four, sums in place, two consumers": {
+        "tile.m": 128, "tile.n": 128, "tile.k": 64, "consumers": 2, "split_k": 4, "stages": 5,
+    },
+    "split in four, sums in place, two share w": {
+        "tile.m": 64, "tile.n": 128, "tile.k": 64, "consumers": 1, "split_k": 4, "cluster": 2, "multicast": "b",
+        "stages": 7,
+    },
+    "split in two, sums in place, two share x as columns": {
+        "tile.m": 128, "tile.n": 64, "tile.k": 64, "consumers": 1, "split_k": 2, "cluster": 2, "multicast": "a",
+        "swap_ab": 1, "stages": 7,
+    },
+}  # fmt: skip
 #: Splits want a wider tile, since a tile's channels are shared out in eights.
 WIDE_SPLITS: dict[str, Options] = {
     "split in three": {"tile.m": 64, "tile.n": 48, "tile.k": 64, "consumers": 1, "split_k": 3, "stages": 2},
@@ -153,6 +170,7 @@ WIDE_SPLITS: dict[str, Options] = {
     "split in four": {"tile.m": 64, "tile.n": 32, "tile.k": 64, "consumers": 1, "split_k": 4, "stages": 2},
     "split in four, unevenly": {"tile.m": 128, "tile.n": 32, "tile.k": 16, "consumers": 2, "split_k": 4, "stages": 3},
     "split in eight": {"tile.m": 64, "tile.n": 64, "tile.k": 64, "consumers": 1, "split_k": 8, "stages": 2},
+    **IN_PLACE,
 }
 #: Blocks share all k steps evenly; a second kernel finishes the tiles of which several have a part.
 STREAMS: dict[str, Options] = {

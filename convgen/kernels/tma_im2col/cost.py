@@ -41,6 +41,7 @@ class Rates:
     crowded: float = 0.1  # more time for each block beyond a multiprocessor's first (as `ragged_alone`)
     split: float = 0.2  # joining a cluster, a tile (fitted to 283 layers on an H100, as the next)
     split_store: float = 0.00022  # a partial sum's element
+    meet: float = 0.14  # each of a split's blocks, where sums wait for the stages' place (9 layers, H200)
     finish: float = 6.0  # the second kernel of a stream (not fitted, as the next)
     part: float = 5e-4  # an element of a tile's part, written and read again
     rewrite: float = 150.0  # a step of a prologue, and cycles an element (not fitted: instructions counted)
@@ -84,13 +85,14 @@ def time(
     consumers: int, pingpong: bool, blocks: int, k_blocks: int, split_k: int, cluster: int, shared: str,
     stream_k: int, tiles: int, steps: float, products: float, reads: float, writes: int, x_pitch: int, sms: int,
     rates: Rates = H200, rewritten: int = 0, epi_tiles: int = 0, row_sums: int = 0, functions: float = 0.0,
-    again: int = 0, between: int = 0, cut: float = 0.0, by_tma: bool = True, seams: float = 0.0,
+    again: int = 0, between: int = 0, cut: float = 0.0, by_tma: bool = True, seams: float = 0.0, in_place: bool = False,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each (on average
     `products` of 16), `rows` x `columns` of them as wgmma sees it, with `b_rows` of B; a `cluster` of blocks fetches
     the operand `shared` once, and a block the `resident` rows of B; of a line of B, `crowd` requests beyond the first
     of each multiprocessor come for a tile; `stream_k` deals the steps out evenly, so that blocks do not ask for the
-    same B at the same time, and a second kernel finishes what they share.  `reads` and `writes` are bytes of device
+    same B at the same time, and a second kernel finishes what they share; sums of a split come beside the stages, or
+    `in_place` of them.  `reads` and `writes` are bytes of device
     memory, a pixel of x takes `x_pitch` bytes; of the sectors of y, epilogue tiles fill a share `cut` in part, `by_tma`
     or by threads, and tiles of neighboring channels `seams` together; taps read `again` so many bytes of x, after
     `between` others.  Of x, consumers write `rewritten` elements a step anew.  Of y they make `row_sums` sums over
@@ -124,7 +126,7 @@ def time(
     epilogue += row_sums * r.row_sum * m * n / split_k / CYCLES
     epilogue += functions * m * n * blocks * (consumers if pingpong else 1) / split_k / CYCLES
     if split_k > 1:
-        epilogue += r.split + r.split_store * m * n * (split_k - 1) / split_k
+        epilogue += r.split + r.split_store * m * n * (split_k - 1) / split_k + r.meet * split_k * in_place
     alone = main + over(epilogue, written * share)
     # of a multiprocessor that always has another tile to multiply while one is stored; a cluster joins in step
     busy = alone

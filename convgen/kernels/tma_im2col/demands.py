@@ -30,6 +30,7 @@ def demands(layout: Layout) -> dict[str, Any]:
         epi_tiles=layout.epi_tiles, row_sums=0 if config.swap_ab else len(sums), functions=functions(layout.problem),
         again=layout.gemm.read_again, between=between_taps(layout),
         cut=_cut_sectors(layout), by_tma=layout.gemm.stores_by_tma, seams=_seams(layout),
+        in_place=layout.sums_in_place,
     )  # fmt: skip
 
 

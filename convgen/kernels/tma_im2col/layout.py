@@ -316,19 +316,31 @@ class Layout(base.Layout[Config]):
             self.epi_tile_bytes > 0 and (self.config.swap_ab > 0 or self.slots > 0) and ragged
         )
 
+    @property
+    def split_sums(self) -> int:
+        """Of the sums that a block gets from those with which it splits k."""
+        return self.config.tile_m * self.config.tile_n * 4 // self.config.split_k * (self.config.split_k - 1)
+
+    @property
+    def sums_in_place(self) -> bool:
+        """Whether these sums take the stages' place, when all products are made: where there is no room beside them."""
+        ring, others = self.config.stages * self.stage, self.fixed_bytes + SWIZZLE_ALIGNMENT * self.aligned
+        room = self.target.shared_limit(self.config.blocks) - others - 16 * self.config.stages
+        return room - ring < self.split_sums <= ring
+
     @cached_property
     def fixed_bytes(self) -> int:
-        """All but the stages and the epilogue tiles' alignment: the base's, resident filters, these tiles, operands, a
-        split's sums, barriers (each consumer's, of its turn or of the sums for it, too)."""
+        """All but the stages, a split's sums, and the epilogue tiles' alignment: the base's, resident filters, these
+        tiles, operands, barriers (each consumer's, of its turn or of the sums for it, too)."""
         c = self.config
-        partials = c.tile_m * c.tile_n * 4 // c.split_k * (c.split_k - 1)
         barriers = 16 + 8 * c.consumers + 16 * c.consumers * self.slots
         tiles = c.consumers * (2 * self.leaving_bytes + self.slots * self.slot)
-        return SWIZZLE_ALIGNMENT + self.resident_bytes + tiles + partials + barriers
+        return SWIZZLE_ALIGNMENT + self.resident_bytes + tiles + barriers
 
     @property
     def shared_bytes(self) -> int:
-        return self.fixed_bytes + SWIZZLE_ALIGNMENT * self.aligned + self.config.stages * (self.stage + 16)
+        sums = 0 if self.sums_in_place else self.split_sums
+        return self.fixed_bytes + SWIZZLE_ALIGNMENT * self.aligned + self.config.stages * (self.stage + 16) + sums
 
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
@@ -347,8 +359,8 @@ class Layout(base.Layout[Config]):
             names = " and ".join(epi_tile.name for epi_tile in self.arriving)
             rows.append((names, f"{consumers} x {self.slots} slots x {self.slot}"))
         if c.split_k > 1:
-            sums = c.tile_m * c.tile_n * 4 // c.split_k
-            rows.append(("sums", f"{base.counted(c.split_k - 1, 'other block')} x {sums}"))
+            sums = f"{base.counted(c.split_k - 1, 'other block')} x {c.tile_m * c.tile_n * 4 // c.split_k}"
+            rows.append(("sums", f"{sums}, in place of stages" if self.sums_in_place else sums))
         own = c.consumers if c.schedule == "pingpong" or c.split_k > 1 else 0  # of turns, or of others' sums
         count = 2 * c.stages + c.resident + own + 2 * c.consumers * self.slots
         rows.append(("barriers", f"{count} x 8"))

@@ -78,7 +78,7 @@ def _layouts(alike: Layout, plainest: Config, choices: Iterable[Choice], fixed: 
     for k_blocks, blocks in choices:
         config = plainest.but(k_blocks=k_blocks, blocks=blocks)
         for operand in operands:
-            yield _staged(alike.having(config), fixed, cluster, operand, config.stream_k)
+            yield from _staged(alike.having(config), fixed, cluster, operand, config.stream_k)
 
 
 def packs(forward: ConvProblem, fixed: Options) -> list[int]:
@@ -98,7 +98,12 @@ def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
     for layout in (*_together(alone, split, fixed), *alone, *split):
         yield layout
         if "order" not in fixed and layout.gemm.read_again and between_taps(layout) > cost.H200.l2_kept:
-            yield Layout(layout.problem, layout.target, layout.config.but(order="taps_inner"), layout.gemm)
+            yield _with(layout, order="taps_inner")
+
+
+def _with(layout: Layout, **changes: int | str) -> Layout:
+    """With other values of these fields, on which anything that it has found may depend."""
+    return Layout(layout.problem, layout.target, layout.config.but(**changes), layout.gemm)
 
 
 def _together(alone: list[Layout], split: list[Layout], fixed: Options) -> Iterator[Layout]:
@@ -109,11 +114,11 @@ def _together(alone: list[Layout], split: list[Layout], fixed: Options) -> Itera
         for blocks, operand in CLUSTERS:
             fits = blocks * layout.config.split_k <= clusters.MAX_CLUSTER and _neighbors(layout, operand) >= blocks
             if fits and fixed.get("multicast", operand) == operand:
-                yield _staged(layout, fixed, blocks, operand, layout.config.stream_k)
+                yield from _staged(layout, fixed, blocks, operand, layout.config.stream_k)
     if "stream_k" not in fixed and not any(x.gemm.phases for x in alone):
         whole = [x for x in alone if x.config.schedule == "cooperative" and x.config.blocks == 1]
         for layout in whole[:STREAMED]:
-            yield _staged(layout, fixed, 1, layout.config.multicast, stream_k=1)
+            yield from _staged(layout, fixed, 1, layout.config.multicast, stream_k=1)
 
 
 def _promising(best: Iterator[Layout]) -> tuple[list[Layout], list[Layout]]:
@@ -135,23 +140,24 @@ def _neighbors(layout: Layout, operand: str) -> int:
     return -(-g.group_columns // config.tile_n) if operand == "a" else -(-g.pixels // config.tile_m)
 
 
-def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream_k: int) -> Layout:
-    """In a cluster, and with as many stages as fit, but no more than a tile has use for."""
+def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream_k: int) -> Iterator[Layout]:
+    """In a cluster, and with as many stages as fit, but no more than a tile has use for; where these leave no room for
+    sums of a split, with as many as fit beside sums, too."""
     c = layout.config
 
     # most searches ask for it as it came: no copy
     found = layout
     if (c.stages, c.cluster, c.multicast, c.stream_k) != (2, cluster, multicast, stream_k):
-        config = c.but(stages=2, cluster=cluster, multicast=multicast, stream_k=stream_k)
-        found = Layout(layout.problem, layout.target, config, layout.gemm)
+        found = _with(layout, stages=2, cluster=cluster, multicast=multicast, stream_k=stream_k)
 
     def of(stages: int) -> Layout:
         if layout.gemm.columns % 16:  # whether whole pixels leave hangs on the room for them
-            return Layout(layout.problem, layout.target, found.config.but(stages=stages), layout.gemm)
+            return _with(found, stages=stages)
         return found.sibling(stages=stages)
 
     if "stages" in fixed:
-        return of(int(fixed["stages"]))
+        yield of(int(fixed["stages"]))
+        return
     limit = layout.target.shared_limit(c.blocks)
     # where B stays, a stage is small, and a block has many tiles
     useful = max(-(-found.k_blocks // (c.k_blocks * c.split_k)), 4, c.resident * -(-IN_FLIGHT // found.stage))
@@ -160,9 +166,12 @@ def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream
     while stages > 2:
         made = of(stages)
         if made.shared_bytes <= limit and made.epi_tile_shape == found.epi_tile_shape:
-            return made
+            yield made
+            if not made.sums_in_place:
+                return
+            stages = min(stages, (limit - found.fixed_bytes - found.split_sums) // (found.stage + 16) + 1)
         stages -= 1
-    return of(2)
+    yield of(2)
 
 
 def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[tuple[Config, Iterable[Choice]]]:
