@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from convgen.kernels import base
 from convgen.kernels.config import Field
 
 MAX_CLUSTER = 8  # blocks that every GPU with clusters takes (CUDA C++ Programming Guide, "Thread Block Clusters")
@@ -18,3 +19,14 @@ SPLIT_K = Annotated[
 #: Of kernels whose neighboring tiles have an operand in common, which TMA brings to all blocks of a cluster at once.
 CLUSTER = Annotated[int, Field("blocks of neighboring tiles that load an operand together", (1, 2, 4))]
 MULTICAST = Annotated[str, Field("the operand that a cluster loads together", ("a", "b"))]
+
+
+def others_sums(tile_m: int, tile_n: int, split_k: int) -> int:
+    """Bytes of the partial sums, in float32, that a block gets from the others with which it shares a tile's k loop."""
+    return tile_m * tile_n * 4 // split_k * (split_k - 1)
+
+
+def sums_row(sums: int, split_k: int, in_place: bool) -> tuple[str, str]:
+    """Their row of a table of shared memory: in a place of their own, or in that of stages."""
+    each = f"{base.counted(split_k - 1, 'other block')} x {sums // (split_k - 1)}"
+    return "sums", f"{each}, in place of stages" if in_place else each

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from convgen.ir.tensor import Tensor
 from convgen.kernels import base
-from convgen.kernels.parts import image_operands, operand_tiles, result_tiles
+from convgen.kernels.parts import clusters, image_operands, operand_tiles, result_tiles
 from convgen.kernels.parts.hopper import (
     COLUMNS_BOX,
     OTHER_REGISTERS,
@@ -293,11 +293,10 @@ class Layout(base.Layout[Config]):
     @property
     def image_registers(self) -> int:
         """Registers for a tile's operands of images."""
-        if self.config.swap_ab:
-            per_image = (self.config.own_rows // 32 if "k" in t.dims else 1 for t in self.of_images)
-            return self.tile_images * sum(per_image)
-        columns = self.config.columns // self.config.split_k
-        return image_operands.registers(self.of_images, self.config.own_rows // 32, columns)
+        config = self.config
+        if config.swap_ab:
+            return self.tile_images * sum(config.own_rows // 32 if "k" in t.dims else 1 for t in self.of_images)
+        return image_operands.registers(self.of_images, config.own_rows // 32, config.columns // config.split_k)
 
     @property
     def slots(self) -> int:
@@ -319,14 +318,17 @@ class Layout(base.Layout[Config]):
     @property
     def split_sums(self) -> int:
         """Of the sums that a block gets from those with which it splits k."""
-        return self.config.tile_m * self.config.tile_n * 4 // self.config.split_k * (self.config.split_k - 1)
+        return clusters.others_sums(self.config.tile_m, self.config.tile_n, self.config.split_k)
 
     @property
     def sums_in_place(self) -> bool:
         """Whether these sums take the stages' place, when all products are made: where there is no room beside them."""
-        ring, others = self.config.stages * self.stage, self.fixed_bytes + SWIZZLE_ALIGNMENT * self.aligned
-        room = self.target.shared_limit(self.config.blocks) - others - 16 * self.config.stages
-        return room - ring < self.split_sums <= ring
+        room = self.target.shared_limit(self.config.blocks) - self._without_sums
+        return room < self.split_sums <= self.config.stages * self.stage
+
+    @property
+    def _without_sums(self) -> int:
+        return self.fixed_bytes + SWIZZLE_ALIGNMENT * self.aligned + self.config.stages * (self.stage + 16)
 
     @cached_property
     def fixed_bytes(self) -> int:
@@ -339,8 +341,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def shared_bytes(self) -> int:
-        sums = 0 if self.sums_in_place else self.split_sums
-        return self.fixed_bytes + SWIZZLE_ALIGNMENT * self.aligned + self.config.stages * (self.stage + 16) + sums
+        return self._without_sums + (0 if self.sums_in_place else self.split_sums)
 
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
@@ -359,8 +360,7 @@ class Layout(base.Layout[Config]):
             names = " and ".join(epi_tile.name for epi_tile in self.arriving)
             rows.append((names, f"{consumers} x {self.slots} slots x {self.slot}"))
         if c.split_k > 1:
-            sums = f"{base.counted(c.split_k - 1, 'other block')} x {c.tile_m * c.tile_n * 4 // c.split_k}"
-            rows.append(("sums", f"{sums}, in place of stages" if self.sums_in_place else sums))
+            rows.append(clusters.sums_row(self.split_sums, c.split_k, self.sums_in_place))
         own = c.consumers if c.schedule == "pingpong" or c.split_k > 1 else 0  # of turns, or of others' sums
         count = 2 * c.stages + c.resident + own + 2 * c.consumers * self.slots
         rows.append(("barriers", f"{count} x 8"))

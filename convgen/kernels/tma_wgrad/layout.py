@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from convgen.kernels import base
+from convgen.kernels.parts import clusters
 from convgen.kernels.parts.gradient import left_over, y_sum
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, aligned, block_threads, launch_registers, register_split
 from convgen.kernels.parts.window_axis import ONE, WindowAxis
@@ -197,8 +198,7 @@ class Layout(base.Layout[Config]):
     @property
     def sums(self) -> int:
         """Of the other blocks of a cluster, in place of the stages."""
-        c = self.config
-        return c.tile_m * c.tile_n * 4 // c.split_k * (c.split_k - 1)
+        return clusters.others_sums(self.config.tile_m, self.config.tile_n, self.config.split_k)
 
     @property
     def ones(self) -> int:
@@ -229,8 +229,7 @@ class Layout(base.Layout[Config]):
             rows.append(("ones", f"8 columns x {self.ones // 8}"))
         rows.append(("barriers", f"{self.barriers} x 8"))
         if c.split_k > 1:
-            others = base.counted(c.split_k - 1, "other block")
-            rows.append(("sums", f"{others} x {self.sums // (c.split_k - 1)}, in place of stages"))
+            rows.append(clusters.sums_row(self.sums, c.split_k, in_place=True))
         return tuple(rows)
 
     # ---- threads and registers
