@@ -5,6 +5,7 @@
     python benchmarks/networks.py --networks vgg16 --prepare                # one process for each network, at once
     python benchmarks/networks.py --networks resnet50 --batches 64 --specs out   # what `convgen tune` may tune
     python benchmarks/networks.py --networks resnet18 r3d_18 --batches 8    # any torchvision model of images or clips
+    python benchmarks/networks.py --networks timm/resnest50d --batches 8    # any of timm
 
 Weights are random, BatchNorm's statistics those of random images, tensors float16 with channels last (bfloat16 for
 diffusers' models), cudnn.benchmark is on, results are compared with a float64 run on the first images.  Rows are
@@ -52,6 +53,17 @@ def _of_torchvision(name: str, **options: Any) -> Callable[[], Any]:
         return torchvision.models.get_model(name, weights=None, **options)
 
     return make
+
+
+def _of_timm(name: str) -> Network:
+    """With the input that its weights were trained with."""
+    try:
+        import timm
+    except ImportError:
+        raise SystemExit(f"networks.py: timm/{name} needs timm: python -m pip install timm") from None
+    if not timm.is_model(name):
+        raise SystemExit(f"networks.py: timm has no model {name}")
+    return Network(lambda: timm.create_model(name, pretrained=False), shape=timm.get_pretrained_cfg(name).input_size)
 
 
 def _written_out(name: str) -> Callable[[], Any]:
@@ -135,15 +147,18 @@ _SAMPLE = 8
 
 
 def _network(name: str) -> Network:
-    """Of the table, or of torchvision's models that give one tensor for images or clips."""
+    """Of the table, of timm, or of torchvision's models that give one tensor for images or clips."""
     if name in NETWORKS:
         return NETWORKS[name]
+    if name.startswith("timm/"):
+        return _of_timm(name.removeprefix("timm/"))
     import torchvision
 
     try:
         builder = torchvision.models.get_model_builder(name)
     except ValueError:
-        raise SystemExit(f"networks.py: {name} is neither {', '.join(NETWORKS)} nor a model of torchvision") from None
+        known = ", ".join(NETWORKS)
+        raise SystemExit(f"networks.py: {name} is none of {known}, of torchvision's models, or timm/NAME") from None
     options = {key: None for key in ("weights_backbone",) if key in inspect.signature(builder).parameters}
     clips = ".video" in builder.__module__
     usual = CLIP if clips else (3, 224, 224)
