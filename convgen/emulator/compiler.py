@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from convgen.cache import Cache
+from convgen.cache import Cache, turn
 from convgen.diagnostics import ConvgenError
 from convgen.emulator.declared import bounds
 from convgen.emulator.errors import EmulationError, Finding, NoHostCompiler
@@ -131,7 +131,8 @@ def _digest(*parts: str | bytes) -> str:
 def _build(key: str, files: dict[str, str | bytes], arguments: Sequence[str], name: str) -> tuple[Path | None, str]:
     """As `_built`.  Raises ConvgenError where there is no room for temporary files."""
     try:
-        return _built(key, files, arguments, name)
+        with turn(key):
+            return _built(key, files, arguments, name)
     except OSError as e:
         where = tempfile.tempdir or "the temporary folder"
         raise ConvgenError(

@@ -12,11 +12,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from convgen.cache import Cache
+from convgen.cache import Cache, turn
 from convgen.ir.plan import Plan
 from convgen.resources import directory
 from convgen.runtime import nvrtc, nvrtc_library
@@ -63,14 +64,15 @@ def build(source: str, plan: Plan, cache: Cache | None = None) -> Artifact:
     version, flags = nvrtc.nvrtc_version(), nvrtc.flags(plan.target)
     bare = Manifest.of(plan, {}, version, flags)
     key = _key(source, bare)
-    if found := load(key, cache):
-        return found
-    compiled = nvrtc.compile_source(source, plan.target)
-    made = Artifact(
-        key, replace(bare, resources=compiled.resources), source, compiled.cubin, compiled.ptx, compiled.log
-    )
-    cache.put(key, made.files())
-    return made
+    with turn(key) if cache.enabled else nullcontext():
+        if found := load(key, cache):
+            return found
+        compiled = nvrtc.compile_source(source, plan.target)
+        made = Artifact(
+            key, replace(bare, resources=compiled.resources), source, compiled.cubin, compiled.ptx, compiled.log
+        )
+        cache.put(key, made.files())
+        return made
 
 
 def uncompiled(source: str, plan: Plan) -> Artifact:

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -199,6 +200,17 @@ def test_a_program_that_compiles_no_cpp_is_not_asked_about_a_kernel(name, monkey
     monkeypatch.setenv("CONVGEN_CXX", name)
     with pytest.raises(NoHostCompiler, match=r"(?s)cannot compile the emulator.*hint: CONVGEN_CXX names"):
         compiler.kernel_library("", ["nothing"], True)
+
+
+def test_threads_that_want_the_same_kernel_compile_it_once(monkeypatch, tmp_path):
+    compiler.runtime_library()
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path))
+    runs, own = [], type(compiler.host_compiler()).run
+    monkeypatch.setattr(type(compiler.host_compiler()), "run", lambda *given: runs.append(given) or own(*given))
+    source = f"// {tmp_path}"  # which no library of this process has yet
+    with ThreadPoolExecutor(4) as pool:
+        libraries = set(pool.map(lambda _: compiler.kernel_library(source, [], checks=False), range(4)))
+    assert len(libraries) == len(runs) == 1
 
 
 def test_a_temporary_folder_that_takes_nothing_is_named(monkeypatch, tmp_path):

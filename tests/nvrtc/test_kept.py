@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import convgen
 from convgen.codegen import render
 from convgen.frontend import tokens
-from convgen.runtime import artifacts
+from convgen.runtime import artifacts, nvrtc
 
 SPEC = """\
 conv kept {
@@ -66,3 +67,11 @@ def test_everything_that_is_kept_has_its_sum(folder):
         subprocess.run(["sha256sum", "--check", "--strict", sums], cwd=sums.parent, check=True, capture_output=True)
         summed |= {sums.parent / line.split("  ")[1] for line in sums.read_text().splitlines()}
     assert files == summed
+
+
+def test_threads_that_want_the_same_kernel_compile_it_once(folder, monkeypatch):
+    runs, compile_source = [], nvrtc.compile_source
+    monkeypatch.setattr(nvrtc, "compile_source", lambda *given: runs.append(given) or compile_source(*given))
+    with ThreadPoolExecutor(4) as pool:
+        kernels = list(pool.map(lambda _: convgen.compile(SPEC.replace("kept", "wanted")), range(4)))
+    assert len({kernel.cubin for kernel in kernels}) == len(runs) == 1

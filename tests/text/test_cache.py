@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 import convgen
 from convgen import cache
-from convgen.cache import Cache, CacheWarning
+from convgen.cache import Cache, CacheWarning, turn
 from convgen.runtime import artifacts
 
 KEY = "request-0123abcd"
@@ -317,3 +318,44 @@ def test_new_folders_are_the_user_s_alone(tmp_path):
     folders = [path for path in tmp_path.rglob("*") if path.is_dir()]
     assert len(folders) == 4 and {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
     assert Cache(tmp_path / "new").get(KEY) == FILES
+
+
+def test_threads_take_turns_at_a_key_and_not_at_others():
+    order = []
+
+    def other():
+        with turn(KEY):
+            order.append("other")
+
+    thread = threading.Thread(target=other)
+    with turn(KEY):
+        thread.start()
+        with turn(f"{KEY}0"):
+            thread.join(0.05)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "other"]
+
+
+FORKS = """
+import os, threading
+from convgen.cache import turn
+
+held = threading.Event()
+def hold():
+    with turn("a"):
+        held.set()
+        threading.Event().wait()
+
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    with turn("a"):
+        os._exit(7)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_process_does_not_wait_for_threads_that_it_does_not_have():
+    assert subprocess.run([sys.executable, "-c", FORKS], timeout=60).returncode == 7
