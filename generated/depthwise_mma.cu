@@ -30,7 +30,9 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int mbarrier_bytes = 8;
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -192,7 +194,7 @@ constexpr int S = 3;
 constexpr int w_stride_k = 9;  // in elements
 constexpr int vector = 8;  // output channels of a warp
 constexpr int consumers = 256;  // threads; a producer's warp comes after them
-constexpr int threads = consumers + 32;
+constexpr int threads = consumers + warp_threads;
 
 // A block has one of the `slices` of the channels, and a run of its bands.
 constexpr int slices = 6;
@@ -228,7 +230,7 @@ constexpr u32 results_at = stages * slab_bytes;  // of two bands, one behind the
 constexpr u32 result_pixel_bytes = 128;
 constexpr u32 result_bytes = 14336;
 constexpr u32 filters_at = results_at + 2 * result_bytes;
-constexpr u32 filter_bytes = (zero_lines + lines) * entries * (channels / 8) * 16;
+constexpr u32 filter_bytes = (zero_lines + lines) * entries * (channels / 8) * chunk_bytes;
 constexpr u32 full_barriers = filters_at + filter_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
@@ -282,12 +284,12 @@ void convgen_depthwise_mma(
     prefetch_tensormap(&y_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers / 32);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers / warp_threads);
     }
     fence_mbarrier_init();
   }
   for (int i = thread; i < (zero_lines + lines) * entries * (channels / 8); i += threads) {
-    st_shared_v4_u32(base + filters_at + i * 16, Vec4{0, 0, 0, 0});
+    st_shared_v4_u32(base + filters_at + i * chunk_bytes, Vec4{0, 0, 0, 0});
   }
   __syncthreads();
   // launched behind another kernel, this one may start before that one ends: wait for what it writes
@@ -334,13 +336,13 @@ void convgen_depthwise_mma(
       const int channel = i / (R * S);
       const int entry = i % S + 1;
       const int line = i / S % R + zero_lines;
-      if (i < channels * R * S) st_shared_u16(base + filters_at + ((line * (channels / 8) + channel / 8) * entries + entry) * 16 + channel % 8 * 2, value[j]);
+      if (i < channels * R * S) st_shared_u16(base + filters_at + ((line * (channels / 8) + channel / 8) * entries + entry) * chunk_bytes + channel % 8 * 2, value[j]);
     }
   }
   bar_sync<1, consumers>();
 
-  const int lane = thread % 32;
-  const int octet = thread / 32 % (channels / vector);  // of the slice's channels
+  const int lane = thread % warp_threads;
+  const int octet = thread / warp_threads % (channels / vector);  // of the slice's channels
   const int k = first_k + octet * vector;
   // A lane has words of one input column of every quad, and A's rows of one pixel of a block, for both channels.
   const int column = operand_word(lane);
@@ -348,17 +350,17 @@ void convgen_depthwise_mma(
   const int own_p = operand_line(lane) / 2;
 
   // A's words of every input row under a block: 8 channels of the tap, or zeros where there is none
-  const u32 filters = base + filters_at + (((zero_lines - own_p) * (channels / vector) + octet) * entries + 1 + column - own_q) * 16;
+  const u32 filters = base + filters_at + (((zero_lines - own_p) * (channels / vector) + octet) * entries + 1 + column - own_q) * chunk_bytes;
   Vec4 filter[lines][quads];
 #pragma unroll
-  for (int i = 0; i < lines * quads; ++i) filter[i / quads][i % quads] = ld_shared_v4_u32(filters + (i / quads * (channels / vector) * entries + i % quads * 4) * 16);
+  for (int i = 0; i < lines * quads; ++i) filter[i / quads][i % quads] = ld_shared_v4_u32(filters + (i / quads * (channels / vector) * entries + i % quads * 4) * chunk_bytes);
 
   // a lane's words of a row: 8 channels of a pixel in every quad of input columns
   const int loaded_block = block_of(operand_line(lane));
   u32 place[quads];
   {
     const int pixel = loaded_block % blocks * 2 + column;
-    place[0] = pixel * pixel_bytes + (octet ^ pixel % 8) * 16;
+    place[0] = pixel * pixel_bytes + (octet ^ pixel % 8) * chunk_bytes;
   }
   // this thread's channels of b
   const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + k);
@@ -378,7 +380,7 @@ void convgen_depthwise_mma(
       mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * at, parity ^ (slot + i >= stages));
     }
 #pragma unroll 1
-    for (int tile = thread / 32 / (channels / vector); tile < tiles; tile += lanes) {
+    for (int tile = thread / warp_threads / (channels / vector); tile < tiles; tile += lanes) {
       const int at_p = tile / column_tiles * tile_p;
       const int at_q = tile % column_tiles * tile_q;
       const int first_row = slot * slab_rows + (at_p + loaded_block / blocks * 8);
@@ -454,7 +456,7 @@ void convgen_depthwise_mma(
         for (int e = 0; e < 8; ++e) {
           v[e] = min_nan_f32(max_nan_f32(v[e] + value_b[e], 0.0f), 6.0f);
         }
-        if (from_strip < strip_columns) st_shared_v4_u32(base + results_at + results * result_bytes + pixel * result_pixel_bytes + (octet ^ pixel % 8) * 16,
+        if (from_strip < strip_columns) st_shared_v4_u32(base + results_at + results * result_bytes + pixel * result_pixel_bytes + (octet ^ pixel % 8) * chunk_bytes,
                          Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])});
       }
     }
@@ -462,7 +464,7 @@ void convgen_depthwise_mma(
     __syncwarp();
     const int done = first_p == (p_bands - 1) * band_rows ? slabs : 1;
     for (int i = 0; i < done; ++i) {
-      if (thread % 32 == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * slot);
+      if (thread % warp_threads == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * slot);
       if (++slot == stages) {  // the ring comes round
         slot = 0;
         parity ^= 1;

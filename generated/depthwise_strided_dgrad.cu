@@ -31,6 +31,7 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int mbarrier_bytes = 8;
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -141,7 +142,7 @@ constexpr int w_stride_k = 9;  // in elements
 constexpr int vector = 4;  // output channels of a thread
 constexpr int inputs = 4;  // input channels of a thread
 constexpr int consumers = 352;  // threads; a producer's warp comes after them
-constexpr int threads = consumers + 32;
+constexpr int threads = consumers + warp_threads;
 
 // A block has one of the `slices` of the channels, and a run of its bands.
 constexpr int slices = 1;
@@ -196,7 +197,7 @@ void convgen_depthwise_strided_dgrad(
     prefetch_tensormap(&x_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers / 32);
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers / warp_threads);
     }
     fence_mbarrier_init();
   }
@@ -334,7 +335,7 @@ void convgen_depthwise_strided_dgrad(
     __syncwarp();
     const int done = first_p == (p_bands - 1) * band_rows ? slabs : 1;
     for (int i = 0; i < done; ++i) {
-      if (thread % 32 == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * slot);
+      if (thread % warp_threads == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * slot);
       if (++slot == stages) {  // the ring comes round
         slot = 0;
         parity ^= 1;

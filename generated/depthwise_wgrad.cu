@@ -22,6 +22,7 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -173,7 +174,7 @@ constexpr u32 pitch = 129;  // words from a tap's sums to the next one's in shar
 constexpr int quads = (sums + 3) / 4;
 constexpr int own_quads = (quads + split_k - 1) / split_k;  // that a block finishes
 constexpr u32 joined_at = 32768;  // bytes into shared memory: the blocks' sums of these
-constexpr u32 joined_barrier = joined_at + own_quads * split_k * 16;  // on which they arrive
+constexpr u32 joined_barrier = joined_at + own_quads * split_k * chunk_bytes;  // on which they arrive
 
 constexpr int held_rows = 3;  // output rows that a thread holds
 constexpr int read_columns = 9;  // input columns under a thread's outputs
@@ -199,7 +200,7 @@ void convgen_depthwise_wgrad(
   if (thread == 0) {
     mbarrier_init(shared + joined_barrier, 1);
     fence_mbarrier_init();
-    mbarrier_arrive_expect_tx(shared + joined_barrier, (quads - rank + split_k - 1) / split_k * (split_k * 16));
+    mbarrier_arrive_expect_tx(shared + joined_barrier, (quads - rank + split_k - 1) / split_k * (split_k * chunk_bytes));
   }
   cluster_arrive_relaxed();
   cluster_wait();  // all blocks have started: their shared memory may be written
@@ -354,7 +355,7 @@ void convgen_depthwise_wgrad(
     float v[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) v[e] = sum_of(4 * i + e);
-    const u32 theirs = mapa_shared_cluster(joined + (rank * own_quads + i / split_k) * 16, i % split_k);
+    const u32 theirs = mapa_shared_cluster(joined + (rank * own_quads + i / split_k) * chunk_bytes, i % split_k);
     const u32 their_barrier = mapa_shared_cluster(shared + joined_barrier, i % split_k);
     st_async_v4_f32(theirs, their_barrier, v[0], v[1], v[2], v[3]);
   }
@@ -364,7 +365,7 @@ void convgen_depthwise_wgrad(
 #pragma unroll
     for (int peer = 0; peer < split_k; ++peer) {
       float v[4];
-      ld_shared_v4_f32(v, joined + (peer * own_quads + i) * 16);
+      ld_shared_v4_f32(v, joined + (peer * own_quads + i) * chunk_bytes);
 #pragma unroll
       for (int e = 0; e < 4; ++e) sum[e] += v[e];
     }

@@ -27,7 +27,9 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int mbarrier_bytes = 8;
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -197,7 +199,7 @@ constexpr u32 pitch = 385;  // words from a tap's sums to the next one's in shar
 constexpr int held_rows = 7;  // output rows that a thread holds
 constexpr int read_columns = 13;  // input columns under a thread's outputs
 
-extern "C" __global__ __launch_bounds__(threads + 32, 1)
+extern "C" __global__ __launch_bounds__(threads + warp_threads, 1)
 void convgen_depthwise_wgrad_shared(
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap y_map,
@@ -215,7 +217,7 @@ void convgen_depthwise_wgrad_shared(
     prefetch_tensormap(&y_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(shared + full_barriers + mbarrier_bytes * i, 1);
-      mbarrier_init(shared + empty_barriers + mbarrier_bytes * i, threads / 32);
+      mbarrier_init(shared + empty_barriers + mbarrier_bytes * i, threads / warp_threads);
     }
     fence_mbarrier_init();
   }
@@ -308,7 +310,7 @@ void convgen_depthwise_wgrad_shared(
         }
         // this warp is done with the stage
         __syncwarp();
-        if (thread % 32 == 0) mbarrier_arrive(shared + empty_barriers + mbarrier_bytes * slot);
+        if (thread % warp_threads == 0) mbarrier_arrive(shared + empty_barriers + mbarrier_bytes * slot);
         if (++slot == stages) {  // the ring comes round
           slot = 0;
           parity ^= 1;
@@ -354,7 +356,7 @@ void convgen_depthwise_wgrad_shared_sum(
     f16* __restrict__ w
 ) {
   extern __shared__ u8 shared_memory[];
-  const u32 shared = aligned_base<16>(shared_memory);
+  const u32 shared = aligned_base<chunk_bytes>(shared_memory);
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 4704;  // elements of w
@@ -375,14 +377,14 @@ void convgen_depthwise_wgrad_shared_sum(
     }
   }
   if (lane > 0) {
-    st_shared_v4_u32(shared + threadIdx.x * 16, Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])});
+    st_shared_v4_u32(shared + threadIdx.x * chunk_bytes, Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])});
   }
   __syncthreads();
   if (lane > 0 || offset >= size) return;
 #pragma unroll
   for (int other = 1; other < sharers; ++other) {
     float part[4];
-    ld_shared_v4_f32(part, shared + (other * places + threadIdx.x) * 16);
+    ld_shared_v4_f32(part, shared + (other * places + threadIdx.x) * chunk_bytes);
 #pragma unroll
     for (int e = 0; e < 4; ++e) v[e] += part[e];
   }

@@ -22,6 +22,9 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
+constexpr int warp_threads = 32;
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int mma_m = 16;  // rows of its accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -116,7 +119,8 @@ constexpr int halo_columns = 30;
 constexpr int pitch = 48;  // bytes of a pixel
 constexpr u32 halo_bytes = 12960;
 
-// A warp makes warp_n output channels of 32 pixels at a time; `parts` warps share the pixels.
+// A warp makes warp_n output channels of warp_pixels at a time; `parts` warps share the pixels.
+constexpr int warp_pixels = 2 * mma_m;
 constexpr int warp_n = 16;
 constexpr int columns = warp_n / 8;
 constexpr int units = out_slice / warp_n;
@@ -142,7 +146,7 @@ __device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u
     const int h = top + row;
     const int in_w = column - 1;
     const bool inside = u32(h) < H && u32(in_w) < W;
-    cp_async_16(halo_tile + (row * halo_columns + column) * pitch + chunk * 16, source + (n * x_stride_n + h * x_stride_h + in_w * x_stride_w + chunk * 8), inside ? 16 : 0);
+    cp_async_16(halo_tile + (row * halo_columns + column) * pitch + chunk * chunk_bytes, source + (n * x_stride_n + h * x_stride_h + in_w * x_stride_w + chunk * 8), inside ? 16 : 0);
     column += 2;
     if (column >= halo_columns) { column -= halo_columns; ++row; }
     row += 1;
@@ -191,8 +195,8 @@ void convgen_implicit_gemm_cardinality(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 shared = shared_address(shared_memory);
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % warp_threads;
+  const int warp = threadIdx.x / warp_threads;
   const int slice = blockIdx.x % slices;
   const int first_tile = blockIdx.x / slices;
   const int tile_step = gridDim.x / slices;
@@ -237,13 +241,13 @@ void convgen_implicit_gemm_cardinality(
     const int first_m = (tile / p_tiles) * (P * Q) + tile % p_tiles * tile_pixels;
     const int pixels = min(tile_pixels, P * Q - tile % p_tiles * tile_pixels);
 
-    for (int pixel = warp / units * 32; pixel < pixels; pixel += parts * 32) {
+    for (int pixel = warp / units * warp_pixels; pixel < pixels; pixel += parts * warp_pixels) {
       float acc[2][columns][4] = {};
       u32 window[2];  // ldmatrix takes 16 pixels by 32 bytes; each lane names 16 bytes of one
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int at = min(pixel + i * 16 + row_of_pair(lane), tile_pixels - 1);
-        window[i] = halo_tile + (at / Q * halo_columns + at % Q) * pitch + joined * (in_channels * 2) + matrix_pair(lane) * 16;
+        const int at = min(pixel + i * mma_m + row_of_pair(lane), tile_pixels - 1);
+        window[i] = halo_tile + (at / Q * halo_columns + at % Q) * pitch + joined * (in_channels * 2) + matrix_pair(lane) * chunk_bytes;
       }
 #pragma unroll
       for (int tap = 0; tap < taps; ++tap) {
@@ -271,7 +275,7 @@ void convgen_implicit_gemm_cardinality(
             if (i == at) value = acc[i / (columns * 4)][i / 4 % columns][i % 4];
           }
           if (value == value) continue;
-          const int row = pixel + at / (columns * 4) * 16 + at % 4 / 2 * 8 + accumulator_row(lane);
+          const int row = pixel + at / (columns * 4) * mma_m + at % 4 / 2 * 8 + accumulator_row(lane);
           const int column = at / 4 % columns * 2 + at % 2;
           if (row < pixels) value = window_sum(x, w, first_m + row, first_k + column / 4 * 16 + accumulator_column(lane) * 2 + column % 4);
 #pragma unroll

@@ -27,7 +27,11 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int wgmma_m = 64;  // rows of its accumulators
+constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -166,7 +170,7 @@ constexpr u32 halo_tiles = 20480;
 
 // A warpgroup makes tile_units / warpgroups times 64 pixels by tile_n channels; a lane stores `run` neighbors.
 constexpr int warpgroups = 4;
-constexpr int tile_units = tile_m / 64;
+constexpr int tile_units = tile_m / wgmma_m;
 constexpr int held_steps = 5;  // k steps whose pixels are in registers at once; there are two
 constexpr int run = 8;
 
@@ -227,14 +231,14 @@ void convgen_implicit_gemm_first_layer_wgmma(
   extern __shared__ u8 shared_memory[];
   const u32 shared = shared_address(shared_memory);
   const int thread = threadIdx.x;
-  const int lane = thread % 32;
-  const int warp = thread / 32;
+  const int lane = thread % warp_threads;
+  const int warp = thread / warp_threads;
   const int first_n = 0;
   const int first_tile = blockIdx.x;
   const int tile_step = gridDim.x;
 
   // zeros where no copy will write
-  for (u32 at = thread * 16; at < 2 * halo_bytes; at += threads * 16) st_shared_v4_u32(shared + halo_tiles + at, Vec4{});
+  for (u32 at = thread * chunk_bytes; at < 2 * halo_bytes; at += threads * chunk_bytes) st_shared_v4_u32(shared + halo_tiles + at, Vec4{});
   __syncthreads();
   load_halo_tile(x, shared + halo_tiles, first_tile);
   cp_async_commit_group();
@@ -259,7 +263,7 @@ void convgen_implicit_gemm_first_layer_wgmma(
           const int at = first + e;
           if (k < GEMM_N && line < lines && u32(at) < run_elements) bits |= u32(filters[k * w_stride_k + line * w_stride_r + at]) << e * 16;
         }
-        st_shared_u32(shared + (quad * tile_n + column) * 16 + thread % 4 * 4, bits);
+        st_shared_u32(shared + (quad * tile_n + column) * chunk_bytes + thread % 4 * 4, bits);
       }
     }
   }
@@ -269,7 +273,7 @@ void convgen_implicit_gemm_first_layer_wgmma(
   // bits of a line's first and last word that are the window's
   const u32 first_mask = 0xffff0000u;
   // a k step is two matrices of 8 words by tile_n columns, in groups of 8 columns; its address counts 16 bytes
-  const u64 filter_rows = wgmma_descriptor(shared, tile_n * 16, 128, 0);
+  const u64 filter_rows = wgmma_descriptor(shared, tile_n * chunk_bytes, 8 * chunk_bytes, 0);
   // this lane's channels of b
   float channel_b[tile_n / 4 / run][run] = {};
 #pragma unroll
@@ -296,10 +300,10 @@ void convgen_implicit_gemm_first_layer_wgmma(
     const int image = tile / image_tiles;
     const int first_m = tile % image_tiles * tile_m;
     const int first_p = first_m / Q;
-    const int units = min(tile_units, (P * Q - first_m + 63) / 64);
+    const int units = min(tile_units, (P * Q - first_m + wgmma_m - 1) / wgmma_m);
     for (int unit = warpgroup; unit < units; unit += warpgroups) {
-      // this lane's pixels: its two rows of the warp's 16
-      const int lane_m = first_m + unit * 64 + warp % 4 * 16 + accumulator_row(lane);
+      // this lane's pixels: its two rows of the warp's
+      const int lane_m = first_m + unit * wgmma_m + warp % 4 * warp_rows + accumulator_row(lane);
       u32 window[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {

@@ -28,6 +28,10 @@ using u64 = unsigned long long;
 using bf16 = unsigned short;  // upper half of a float's bits
 using e4m3 = unsigned char;
 struct alignas(16) Vec4 { u32 x, y, z, w; };
+constexpr int warp_threads = 32;
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int mma_m = 16;  // rows of its accumulators
+constexpr int mma_n = 8;  // columns of its accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -143,9 +147,9 @@ constexpr int column_mmas = 8;
 constexpr int warps_across = 2;
 constexpr int run = 8;
 
-// Where 16 bytes of a row stand in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
+// Where a chunk of a row stands in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
 __device__ __forceinline__ u32 slot(int row, int chunk) {
-  return row * row_bytes + ((chunk ^ (row >> 1 & 3)) << 4);
+  return row * row_bytes + (chunk ^ (row >> 1 & 3)) * chunk_bytes;
 }
 
 // The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
@@ -259,7 +263,7 @@ __device__ __forceinline__ void load_fragments(
   const u32 rows = tile + (row_slot ^ slice_at);
   const u32 columns = tile + (column_slot ^ slice_at);
 #pragma unroll
-  for (int i = 0; i < row_mmas; ++i) ldmatrix_x4(a[i], rows + i * 16 * row_bytes);
+  for (int i = 0; i < row_mmas; ++i) ldmatrix_x4(a[i], rows + i * mma_m * row_bytes);
 #pragma unroll
   for (int j = 0; j < column_mmas; j += 2) {
     u32 pair[4];
@@ -278,8 +282,8 @@ void convgen_implicit_gemm_fp8(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 shared = shared_address(shared_memory);
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % warp_threads;
+  const int warp = threadIdx.x / warp_threads;
   const int first_m = blockIdx.x / tiles_n * tile_m;
   const int first_n = blockIdx.x % tiles_n * tile_n;
 
@@ -302,8 +306,8 @@ void convgen_implicit_gemm_fp8(
   }
 
   // ldmatrix takes 16 rows (or twice 8 columns) of 32 bytes; each lane names 16 bytes of one
-  const int warp_row = warp / warps_across * (row_mmas * 16);
-  const int warp_column = warp % warps_across * (column_mmas * 8);
+  const int warp_row = warp / warps_across * (row_mmas * mma_m);
+  const int warp_column = warp % warps_across * (column_mmas * mma_n);
   const u32 row_slot = slot(warp_row + row_of_pair(lane), matrix_pair(lane));
   const u32 column_slot = x_tile_bytes + slot(warp_column + matrix_pair(lane) * 8 + matrix_row(lane), matrix_of_pair(lane));
 

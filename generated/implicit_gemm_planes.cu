@@ -26,6 +26,10 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 struct alignas(16) Vec4 { u32 x, y, z, w; };
+constexpr int warp_threads = 32;
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int mma_m = 16;  // rows of its accumulators
+constexpr int mma_n = 8;  // columns of its accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -214,9 +218,9 @@ constexpr int column_mmas = 4;
 constexpr int warps_across = 1;
 constexpr int run = 4;
 
-// Where 16 bytes of a row stand in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
+// Where a chunk of a row stands in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
 __device__ __forceinline__ u32 slot(int row, int chunk) {
-  return row * row_bytes + ((chunk ^ (row & 7)) << 4);
+  return row * row_bytes + (chunk ^ (row & 7)) * chunk_bytes;
 }
 
 // The tile's column in place `at`: dealt out such that a lane's columns of 2 instructions are neighbors.
@@ -351,8 +355,8 @@ void convgen_implicit_gemm_planes(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 shared = shared_address(shared_memory);
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % warp_threads;
+  const int warp = threadIdx.x / warp_threads;
   const int first_m = blockIdx.x / tiles_n * tile_m;
   const int first_n = blockIdx.x % tiles_n * tile_n;
   const int part = blockIdx.z;  // of gemm_k
@@ -377,8 +381,8 @@ void convgen_implicit_gemm_planes(
   }
 
   // ldmatrix takes 16 rows (or twice 8 columns) of 32 bytes; each lane names 16 bytes of one
-  const int warp_row = warp / warps_across * (row_mmas * 16);
-  const int warp_column = warp % warps_across * (column_mmas * 8);
+  const int warp_row = warp / warps_across * (row_mmas * mma_m);
+  const int warp_column = warp % warps_across * (column_mmas * mma_n);
   const u32 row_slot = x_tile_bytes + slot(warp_row + row_of_pair(lane), matrix_pair(lane));
   const u32 column_slot = slot(warp_column + matrix_pair(lane) * 8 + matrix_row(lane), matrix_of_pair(lane));
 

@@ -25,6 +25,11 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(16) Vec4 { u32 x, y, z, w; };
+constexpr int warp_threads = 32;
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int mma_m = 16;  // rows of its accumulators
+constexpr int mma_n = 8;  // columns of its accumulators
+constexpr int mma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -138,7 +143,7 @@ constexpr int warps_n = 1;
 // different banks.
 template <int channels>
 __device__ __forceinline__ u32 slot(int row, int chunk) {
-  return row * (channels * 2) + ((chunk ^ (row & 7)) << 4);
+  return row * (channels * 2) + (chunk ^ (row & 7)) * chunk_bytes;
 }
 
 extern "C" __global__ __launch_bounds__(threads)
@@ -149,8 +154,8 @@ void convgen_mma_wgrad(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 shared = shared_address(shared_memory);
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % warp_threads;
+  const int warp = threadIdx.x / warp_threads;
   const int first_k = blockIdx.x % m_tiles * tile_m;
   const int first_chunk = blockIdx.x / m_tiles * (tile_n / 8);
   const int slice = blockIdx.y;
@@ -205,8 +210,8 @@ void convgen_mma_wgrad(
   };
 
   float acc[row_mmas][column_mmas][4] = {};
-  const int own_row = warp / warps_n * (row_mmas * 16);
-  const int own_column = warp % warps_n * (column_mmas * 8);
+  const int own_row = warp / warps_n * (row_mmas * mma_m);
+  const int own_column = warp % warps_n * (column_mmas * mma_n);
 #pragma unroll
   for (int i = 0; i < stages - 1; ++i) {
     if (first_step + i < end_step) load(first_step + i, i);
@@ -221,7 +226,7 @@ void convgen_mma_wgrad(
     const u32 y_tile = shared + (step - first_step) % stages * stage_bytes;
     const u32 x_tile = y_tile + y_tile_bytes;
 #pragma unroll
-    for (int pixels = 0; pixels < tile_k; pixels += 16) {
+    for (int pixels = 0; pixels < tile_k; pixels += mma_k) {
       // both factors lie in rows of pixels: ldmatrix transposes them to fragments whose rows and columns are channels
       u32 a[row_mmas][4], b[column_mmas][2];
 #pragma unroll
@@ -253,7 +258,7 @@ void convgen_mma_wgrad(
     if (chunk >= chunks) continue;
 #pragma unroll
     for (int i = 0; i < 2 * row_mmas; ++i) {
-      const int k = first_k + own_row + i / 2 * 16 + accumulator_row(lane) + i % 2 * 8;
+      const int k = first_k + own_row + i / 2 * mma_m + accumulator_row(lane) + i % 2 * 8;
       const float* v = &acc[i / 2][j][i % 2 * 2];
       if (k < rows && c < x_channels) {
         *reinterpret_cast<Vec2*>(partials + k * w_stride_k + tap * w_stride_s + c) = Vec2{v[0], v[1]};
@@ -273,7 +278,7 @@ void convgen_mma_wgrad_sum(
     f16* __restrict__ w
 ) {
   extern __shared__ u8 shared_memory[];
-  const u32 shared = aligned_base<16>(shared_memory);
+  const u32 shared = aligned_base<chunk_bytes>(shared_memory);
   constexpr int size = 88128;  // elements of w
   constexpr int sharers = 4;  // threads that share an element's slices
   constexpr int places = sum_threads / sharers;
@@ -292,14 +297,14 @@ void convgen_mma_wgrad_sum(
     }
   }
   if (lane > 0) {
-    st_shared_v4_u32(shared + threadIdx.x * 16, Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])});
+    st_shared_v4_u32(shared + threadIdx.x * chunk_bytes, Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])});
   }
   __syncthreads();
   if (lane > 0 || offset >= size) return;
 #pragma unroll
   for (int other = 1; other < sharers; ++other) {
     float part[4];
-    ld_shared_v4_f32(part, shared + (other * places + threadIdx.x) * 16);
+    ld_shared_v4_f32(part, shared + (other * places + threadIdx.x) * chunk_bytes);
 #pragma unroll
     for (int e = 0; e < 4; ++e) v[e] += part[e];
   }

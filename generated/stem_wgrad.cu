@@ -32,9 +32,13 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int wgmma_m = 64;  // rows of its accumulators
+constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -153,9 +157,11 @@ __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatil
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
 template <u32 alignment>
@@ -333,7 +339,7 @@ void convgen_stem_wgrad(
 
   if (threadIdx.x >= consumers * warpgroup_threads + builders) {
     // ---- producer: one thread keeps every free stage loading
-    if (threadIdx.x % 32 > 0) return;
+    if (threadIdx.x % warp_threads > 0) return;
     int stage = 0;
     u32 parity = 1;
     for (int row = first_row; row < end_row; ++row) {
@@ -380,8 +386,8 @@ void convgen_stem_wgrad(
   } else {
     // ---- consumers: multiply output row by output row, then store the tile
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     constexpr int w_elements = 9408;
     partials += blockIdx.y * w_elements;
     const int first_vector = warpgroup * own_vectors;
@@ -442,7 +448,7 @@ void convgen_stem_wgrad(
     // a fragment's rows are output channels; each 8 of its columns are a vector's elements, of one filter row
 #pragma unroll
     for (int i = 0; i < 2 * own_fragments; ++i) {
-      const int k = first_k + i / 2 * wgmma_m + warp * 16 + accumulator_row(lane) + i % 2 * 8;
+      const int k = first_k + i / 2 * wgmma_m + warp * warp_rows + accumulator_row(lane) + i % 2 * 8;
       if (first_vector == 0 && accumulator_column(lane) == used / 2 * 2) y_sums[blockIdx.y * K + k] = acc[i / 2 * own_vectors][i % 2 * 2 + used % 2];
 #pragma unroll
       for (int j = 0; j < own_vectors; ++j) {
@@ -465,7 +471,7 @@ void convgen_stem_wgrad(
     Vec4* sums = reinterpret_cast<Vec4*>(partials + first_k * filter_elements);
     const int vectors = tile_m * filter_elements / 4;
 #pragma unroll 4
-    for (int i = threadIdx.x; i < vectors; i += consumers * warpgroup_threads) sums[i] = ld_shared_v4_u32(base + i * 16);
+    for (int i = threadIdx.x; i < vectors; i += consumers * warpgroup_threads) sums[i] = ld_shared_v4_u32(base + i * chunk_bytes);
   }
 }
 
@@ -480,7 +486,7 @@ void convgen_stem_wgrad_sum(
     float* __restrict__ w
 ) {
   extern __shared__ u8 shared_memory[];
-  const u32 shared = aligned_base<16>(shared_memory);
+  const u32 shared = aligned_base<chunk_bytes>(shared_memory);
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 9408;  // elements of w
@@ -501,13 +507,13 @@ void convgen_stem_wgrad_sum(
     }
   }
   if (lane > 0) {
-    st_shared_v4_u32(shared + threadIdx.x * 16, Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])});
+    st_shared_v4_u32(shared + threadIdx.x * chunk_bytes, Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])});
   }
   __syncthreads();
   if (lane > 0 || offset >= size) return;
   {
     float part[4];
-    ld_shared_v4_f32(part, shared + (places + threadIdx.x) * 16);
+    ld_shared_v4_f32(part, shared + (places + threadIdx.x) * chunk_bytes);
 #pragma unroll
     for (int e = 0; e < 4; ++e) v[e] += part[e];
   }

@@ -23,6 +23,9 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
+constexpr int warp_threads = 32;
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int mma_m = 16;  // rows of its accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -185,14 +188,14 @@ void convgen_tl_conv1d_im2col(
   extern __shared__ u8 shared_memory[];
   const u32 shared = shared_address(shared_memory);
   const int thread = threadIdx.x;
-  const int lane = thread % 32;
-  const int warp = thread / 32;
+  const int lane = thread % warp_threads;
+  const int warp = thread / warp_threads;
   const int first_n = 0;
   const int first_tile = blockIdx.x;
   const int tile_step = gridDim.x;
 
   // zeros where no copy will write
-  for (u32 at = thread * 16; at < 2 * halo_bytes; at += threads * 16) st_shared_v4_u32(shared + halo_tiles + at, Vec4{});
+  for (u32 at = thread * chunk_bytes; at < 2 * halo_bytes; at += threads * chunk_bytes) st_shared_v4_u32(shared + halo_tiles + at, Vec4{});
   __syncthreads();
   load_halo_tile(x, shared + halo_tiles, first_tile);
   cp_async_commit_group();
@@ -213,7 +216,7 @@ void convgen_tl_conv1d_im2col(
           const int at = first + e;
           if (k < GEMM_N && line < lines && u32(at) < run_elements) bits |= u32(filters[at * w_stride_s + k]) << e * 16;
         }
-        st_shared_u32(shared + phase * filter_bytes + (quad * tile_n + column) * 16 + thread % 4 * 4, bits);
+        st_shared_u32(shared + phase * filter_bytes + (quad * tile_n + column) * chunk_bytes + thread % 4 * 4, bits);
       }
     }
     // for each k step and lane of a quad: where its two words stand in the halo tile, and which of their bits are the window's
@@ -232,8 +235,8 @@ void convgen_tl_conv1d_im2col(
   }
 
   const int phase = warp % phases;
-  const u32 table = shared + table_at + phase * (k_steps * 64) + operand_word(lane) * 16;
-  const u32 filter_slot = shared + phase * filter_bytes + matrix_of_pair(lane) * (tile_n * 16) + matrix_pair(lane) * 128 + matrix_row(lane) * 16;
+  const u32 table = shared + table_at + phase * (k_steps * 64) + operand_word(lane) * chunk_bytes;
+  const u32 filter_slot = shared + phase * filter_bytes + matrix_of_pair(lane) * (tile_n * chunk_bytes) + matrix_pair(lane) * (8 * chunk_bytes) + matrix_row(lane) * chunk_bytes;
   u32 halo_tile = shared + halo_tiles;
   u32 next_halo_tile = halo_tile + halo_bytes;
   for (int tile = first_tile; tile < tiles; tile += tile_step) {
@@ -246,7 +249,7 @@ void convgen_tl_conv1d_im2col(
     const int first_p = first_m / Q;
 
     // the windows of this lane's pixels: its two rows of each instruction
-    const int lane_m = first_m + warp / phases * (rows * 16 * phases) + accumulator_row(lane) * phases + phase;
+    const int lane_m = first_m + warp / phases * (rows * mma_m * phases) + accumulator_row(lane) * phases + phase;
     u32 window[2 * rows];
 #pragma unroll
     for (int i = 0; i < 2 * rows; ++i) {
@@ -267,7 +270,7 @@ void convgen_tl_conv1d_im2col(
 #pragma unroll
       for (int j = 0; j < columns; j += 2) {
         u32 pair[4];
-        ldmatrix_x4(pair, filter_slot + step * (tile_n * 32) + j * 128);
+        ldmatrix_x4(pair, filter_slot + step * (2 * tile_n * chunk_bytes) + j * (8 * chunk_bytes));
         b[j][0] = pair[0], b[j][1] = pair[1];
         b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
       }

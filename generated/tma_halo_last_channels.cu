@@ -26,8 +26,11 @@ using u64 = unsigned long long;
 using bf16 = unsigned short;  // upper half of a float's bits
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -154,9 +157,11 @@ __device__ __forceinline__ u32 cvt_bf16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
 template <int slots, typename Count>
@@ -284,8 +289,8 @@ void convgen_tma_halo_last_channels(
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
-    const int ring = threadIdx.x / 32 - consumers * (warpgroup_threads / 32);  // which this warp fills
-    if (ring < rings && threadIdx.x % 32 == 0) {
+    const int ring = threadIdx.x / warp_threads - consumers * (warpgroup_threads / warp_threads);  // which this warp fills
+    if (ring < rings && threadIdx.x % warp_threads == 0) {
       // ---- a producer for each ring: the first brings the weights once; then halo tiles for each tile of its ring
       if (ring == 0) {
         mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
@@ -313,8 +318,8 @@ void convgen_tma_halo_last_channels(
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
     int use = 0;  // of the ring's stages
@@ -374,7 +379,7 @@ void convgen_tma_halo_last_channels(
         for (int j = 0; j < epi_tile_pixels / 16; ++j) {
           const int pixel = j * 16 + stmatrix_trans_row(lane);
           const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
-          const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
+          const u32 place = epi_tile + pixel * (channels * 2) + column * chunk_bytes;
           const float* v = &acc[first / 2 + j * 8];
           stmatrix_x4_trans(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
                             cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
@@ -390,7 +395,7 @@ void convgen_tma_halo_last_channels(
           const int k = k0 + column * 8;
           if (line % width < strip && q < Q && p < P && k < K) {
             *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
-                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel & 7)) * 16);
+                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel & 7)) * chunk_bytes);
           }
         }
       }

@@ -29,8 +29,12 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -159,9 +163,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
 template <int slots, typename Count>
@@ -228,7 +234,7 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
       const int pixel = column0 + column;
       if (at < loads && c0 + c < channels && pixel < columns) {
         // chunks of 16 bytes change places by the channel, so that the columns read below lie in banks of their own
-        const u32 place = tile + c * pitch + ((column / 8 ^ c / 8 % 8) * 16 + column % 8 * 2);
+        const u32 place = tile + c * pitch + ((column / 8 ^ c / 8 % 8) * chunk_bytes + column % 8 * 2);
         st_shared_v2_u32(place, u32(held[i]), u32(held[i] >> 32));
       }
     }
@@ -240,7 +246,7 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
     const int column = at / 8;
     const int pixel = column0 + column;
     if (pixel < columns) {
-      const u32 place = tile + c * pitch + ((column / 8 ^ c / 8 % 8) * 16 + column % 8 * 2);
+      const u32 place = tile + c * pitch + ((column / 8 ^ c / 8 % 8) * chunk_bytes + column % 8 * 2);
       u32 element[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) element[i] = ld_shared_u16(place + i * pitch);
@@ -447,8 +453,8 @@ void convgen_tma_halo_nchw(
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
     int use = 0;  // of the ring's stages
@@ -482,12 +488,12 @@ void convgen_tma_halo_nchw(
       ++use;
 
       sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-      const int row = warp * 16 + stmatrix_row(lane);
+      const int row = warp * warp_rows + stmatrix_row(lane);
 #pragma unroll
       for (int j = 0; j < epi_tile_pixels / 16; ++j) {
         const float* v = &acc[j * 8];
         const int column = (2 * j + stmatrix_chunk(lane)) ^ (row >> 1 & 3);  // of 16 bytes
-        stmatrix_x4(epi_tile + row * (epi_tile_pixels * 2) + column * 16,
+        stmatrix_x4(epi_tile + row * (epi_tile_pixels * 2) + column * chunk_bytes,
                     cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                     cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
       }
@@ -501,7 +507,7 @@ void convgen_tma_halo_nchw(
         for (int channel = thread / epi_tile_pixels; channel < channels; channel += warpgroup_threads / epi_tile_pixels) {
           const int k = k0 + channel;
           y[((n * K + k) * P + p) * Q + q] =
-              ld_shared_u16(epi_tile + channel * (epi_tile_pixels * 2) + (pixel / 8 ^ (channel >> 1 & 3)) * 16 + pixel % 8 * 2);
+              ld_shared_u16(epi_tile + channel * (epi_tile_pixels * 2) + (pixel / 8 ^ (channel >> 1 & 3)) * chunk_bytes + pixel % 8 * 2);
         }
       }
     }

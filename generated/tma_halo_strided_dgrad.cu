@@ -31,8 +31,12 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -190,9 +194,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
 template <int slots, typename Count>
@@ -316,7 +322,7 @@ __device__ __forceinline__ float epilogue(
 
 // The byte of element (row, column) in an epilogue tile of saved.
 __device__ __forceinline__ u32 place_saved(int row, int column) {
-  return row * 128 + (column / 8 ^ (row & 7)) * 16 + column % 8 * 2;
+  return row * 128 + (column / 8 ^ (row & 7)) * chunk_bytes + column % 8 * 2;
 }
 
 // y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
@@ -358,7 +364,7 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 }
 
 __device__ __forceinline__ void zero_shared(u32 from, u32 to) {
-  for (u32 at = from + threadIdx.x * 16; at < to; at += blockDim.x * 16) st_shared_v4_u32(at, Vec4{0, 0, 0, 0});
+  for (u32 at = from + threadIdx.x * chunk_bytes; at < to; at += blockDim.x * chunk_bytes) st_shared_v4_u32(at, Vec4{0, 0, 0, 0});
 }
 
 extern "C" __global__ __launch_bounds__(threads, 1)
@@ -415,8 +421,8 @@ void convgen_tma_halo_strided_dgrad(
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = 0;
     int use = 0;  // of the ring's stages
@@ -535,7 +541,7 @@ void convgen_tma_halo_strided_dgrad(
           }
           if (value == value) continue;
           const int line = line0 + at / 4 * 8 + accumulator_column(lane) + at % 2;
-          const int channel = consumer * channels + warp * 16 + accumulator_row(lane) + at / 2 % 2 * 8;
+          const int channel = consumer * channels + warp * warp_rows + accumulator_row(lane) + at / 2 % 2 * 8;
           const int p = line / width * phase_rows + channel / own_channels / phase_columns;
           const int q = (q0 + line % width) * phase_columns + channel / own_channels % phase_columns;
           const int k = k0 + channel % own_channels;
@@ -557,7 +563,7 @@ void convgen_tma_halo_strided_dgrad(
         for (int j = 0; j < epi_tile_pixels / 16; ++j) {
           const int pixel = j * 16 + stmatrix_trans_row(lane);
           const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
-          const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
+          const u32 place = epi_tile + pixel * (channels * 2) + column * chunk_bytes;
           const float* sums = &acc[first / 2 + j * 8];
           float v[8];
           u32 bits_saved[4];
@@ -583,7 +589,7 @@ void convgen_tma_halo_strided_dgrad(
           const int k = k0 + channel % own_channels;
           if (line % width < strip && p < P && k < K) {
             *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
-                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel & 7)) * 16);
+                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel & 7)) * chunk_bytes);
           }
         }
       }

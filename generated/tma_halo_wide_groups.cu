@@ -30,8 +30,12 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -182,9 +186,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
 template <int slots, typename Count>
@@ -387,7 +393,7 @@ void convgen_tma_halo_wide_groups(
         tma_load_tile_4d(halo_tile, &a_map, full, c0, -1, line0 / width - 1, n);
       }
     }
-    if (threadIdx.x == consumers * warpgroup_threads + 32) {
+    if (threadIdx.x == consumers * warpgroup_threads + warp_threads) {
       // ---- producer of weights: tap by tap, for each tile again
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -406,8 +412,8 @@ void convgen_tma_halo_wide_groups(
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
     int use = 0;  // of the ring's stages
@@ -416,7 +422,7 @@ void convgen_tma_halo_wide_groups(
     float channel_b[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int k = min(k0 + warp * 16 + accumulator_row(lane) + i * 8, K - 1);
+      const int k = min(k0 + warp * warp_rows + accumulator_row(lane) + i * 8, K - 1);
       channel_b[i] = operand_b[k];
     }
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
@@ -475,7 +481,7 @@ void convgen_tma_halo_wide_groups(
           }
           if (value == value) continue;
           const int line = line0 + at / 4 * 8 + accumulator_column(lane) + at % 2;
-          const int channel = warp * 16 + accumulator_row(lane) + at / 2 % 2 * 8;
+          const int channel = warp * warp_rows + accumulator_row(lane) + at / 2 % 2 * 8;
           const int p = line / width;
           const int q = line % width;
           const int k = k0 + channel;
@@ -499,7 +505,7 @@ void convgen_tma_halo_wide_groups(
         {
           const int pixel = stmatrix_trans_row(lane);
           const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
-          const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
+          const u32 place = epi_tile + pixel * (channels * 2) + column * chunk_bytes;
           const float* v = &acc[first / 2];
           stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                             cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
@@ -515,7 +521,7 @@ void convgen_tma_halo_wide_groups(
           const int k = k0 + column * 8;
           if (q < Q && p < P && k < end_k) {
             *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
-                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel & 7)) * 16);
+                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel & 7)) * chunk_bytes);
           }
         }
       }

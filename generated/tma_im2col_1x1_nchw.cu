@@ -33,9 +33,12 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int wgmma_m = 64;  // rows of its accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -187,9 +190,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
 template <int slots, typename Count>
@@ -290,7 +295,7 @@ constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
 constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
-constexpr u32 epi_tiles = (stages * (a_tile_bytes + b_tile_bytes) + 1023) / 1024 * 1024;
+constexpr u32 epi_tiles = (stages * (a_tile_bytes + b_tile_bytes) + swizzle_alignment - 1) / swizzle_alignment * swizzle_alignment;
 constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = epi_tiles + 2 * consumers * epi_tile_bytes;
@@ -351,8 +356,8 @@ void convgen_tma_im2col_1x1_nchw(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    const int consumer = (threadIdx.x - consumers * warpgroup_threads) / 32 - 1;
-    if (consumer >= 0 && consumer < consumers && threadIdx.x % 32 == 0) {
+    const int consumer = (threadIdx.x - consumers * warpgroup_threads) / warp_threads - 1;
+    if (consumer >= 0 && consumer < consumers && threadIdx.x % warp_threads == 0) {
       // ---- producer of a consumer's operands: epilogue tile by epilogue tile, as far ahead as there are slots
       u32 use = 0;  // of the slots
       for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
@@ -400,8 +405,8 @@ void convgen_tma_im2col_1x1_nchw(
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     int epi_tile = 0;
     u32 use = 0;  // of this consumer's slots
     int stage = 0;
@@ -457,7 +462,7 @@ void convgen_tma_im2col_1x1_nchw(
 #pragma unroll
         for (int j = 0; j < epi_tile_n / 16; ++j) {
           const int row = j * 16 + stmatrix_trans_row(lane);
-          const u32 place = epi_tile_base + row * 128 + column * 16;
+          const u32 place = epi_tile_base + row * 128 + column * chunk_bytes;
           const float* sums = &acc[0][first_column / 2 + j * 8];
           float v[8];
           u32 bits_z[4];

@@ -25,9 +25,12 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int wgmma_m = 64;  // rows of its accumulators
+constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -127,9 +130,11 @@ __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatil
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
 // from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
@@ -277,8 +282,8 @@ void convgen_tma_im2col_3d_dilated(
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
@@ -313,7 +318,7 @@ void convgen_tma_im2col_3d_dilated(
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
       for (int j = 0; j < tile_n / 4; ++j) {
-        const int gemm_m = m0 + warp * 16 + accumulator_row(lane) + j % 2 * 8;
+        const int gemm_m = m0 + warp * warp_rows + accumulator_row(lane) + j % 2 * 8;
         const int gemm_n = n0 + j / 2 * 8 + accumulator_column(lane);
         if (gemm_m < GEMM_M) {
           *reinterpret_cast<Vec2*>(y + gemm_m * GEMM_N + gemm_n) = Vec2{acc[0][2 * j], acc[0][2 * j + 1]};

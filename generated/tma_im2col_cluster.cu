@@ -25,9 +25,13 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int wgmma_m = 64;  // rows of its accumulators
+constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -186,9 +190,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
 // from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
@@ -360,8 +366,8 @@ void convgen_tma_im2col_cluster(
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     int epi_tile = 0;
     int stage = 0;
     u32 parity = 0;
@@ -404,11 +410,11 @@ void convgen_tma_im2col_cluster(
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
         sync_consumer(consumer);
-        const int row = warp * 16 + stmatrix_row(lane);
+        const int row = warp * warp_rows + stmatrix_row(lane);
 #pragma unroll
         for (int j = 0; j < epi_tile_n / 16; ++j) {
           const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
-          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
+          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * chunk_bytes;
           const float* v = &acc[0][first_column / 2 + j * 8];
           stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                       cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));

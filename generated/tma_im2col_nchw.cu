@@ -29,9 +29,12 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int wgmma_m = 64;  // rows of its accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (an emulator has its own definition of each, and compiles everything else as it stands)
@@ -180,9 +183,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
 // from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
@@ -248,7 +253,7 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
       const int pixel = column0 + column;
       if (at < loads && c0 + c < channels && pixel < columns) {
         // chunks of 16 bytes change places by the channel, so that the columns read below lie in banks of their own
-        const u32 place = tile + c * pitch + ((column / 8 ^ c / 8 % 8) * 16 + column % 8 * 2);
+        const u32 place = tile + c * pitch + ((column / 8 ^ c / 8 % 8) * chunk_bytes + column % 8 * 2);
         st_shared_v4_u32(place, held[i]);
       }
     }
@@ -260,7 +265,7 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
     const int column = at;
     const int pixel = column0 + column;
     {
-      const u32 place = tile + c * pitch + ((column / 8 ^ c / 8 % 8) * 16 + column % 8 * 2);
+      const u32 place = tile + c * pitch + ((column / 8 ^ c / 8 % 8) * chunk_bytes + column % 8 * 2);
       u32 element[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) element[i] = c0 + c + i < channels ? u32(ld_shared_u16(place + i * pitch)) : 0u;
@@ -400,7 +405,7 @@ constexpr u32 b_tile_bytes = blocks_a_stage * b_box_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
 constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
-constexpr u32 epi_tiles = (stages * (a_tile_bytes + b_tile_bytes) + 1023) / 1024 * 1024;
+constexpr u32 epi_tiles = (stages * (a_tile_bytes + b_tile_bytes) + swizzle_alignment - 1) / swizzle_alignment * swizzle_alignment;
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
@@ -478,8 +483,8 @@ void convgen_tma_im2col_nchw(
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     int epi_tile = 0;
     int stage = 0;
     u32 parity = 0;
@@ -523,7 +528,7 @@ void convgen_tma_im2col_nchw(
 #pragma unroll
       for (int j = 0; j < epi_tile_n / 16; ++j) {
         const int row = j * 16 + stmatrix_trans_row(lane);
-        const u32 place = epi_tile_base + row * 128 + column * 16;
+        const u32 place = epi_tile_base + row * 128 + column * chunk_bytes;
         const float* v = &acc[0][j * 8];
         stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                           cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));

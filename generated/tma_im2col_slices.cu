@@ -31,9 +31,13 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int wgmma_m = 64;  // rows of its accumulators
+constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -194,9 +198,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
 template <int slots, typename Count>
@@ -340,8 +346,8 @@ void convgen_tma_im2col_slices(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
-    const int consumer = (threadIdx.x - consumers * warpgroup_threads) / 32 - 1;
-    if (consumer >= 0 && consumer < consumers && threadIdx.x % 32 == 0) {
+    const int consumer = (threadIdx.x - consumers * warpgroup_threads) / warp_threads - 1;
+    if (consumer >= 0 && consumer < consumers && threadIdx.x % warp_threads == 0) {
       // ---- producer of a consumer's operands: epilogue tile by epilogue tile, as far ahead as there are slots
       u32 use = 0;  // of the slots
       for (int tile = blockIdx.x + consumer * (gridDim.x); tile < m_tiles * n_tiles; tile += consumers * (gridDim.x)) {
@@ -397,8 +403,8 @@ void convgen_tma_im2col_slices(
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     int epi_tile = 0;
     u32 use = 0;  // of this consumer's slots
     u32 turn = 0;
@@ -451,11 +457,11 @@ void convgen_tma_im2col_slices(
         const u32 slot = consumer * slots + use % slots;
         const u32 tile_z = base + operand_slots + slot * slot_bytes;
         mbarrier_wait_parity(base + slot_full_barriers + mbarrier_bytes * slot, parity_of_use<slots>(use));
-        const int row = warp * 16 + stmatrix_row(lane);
+        const int row = warp * warp_rows + stmatrix_row(lane);
 #pragma unroll
         for (int j = 0; j < epi_tile_n / 16; ++j) {
           const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
-          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
+          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * chunk_bytes;
           const float* sums = &acc[i][j * 8];
           float v[8];
           u32 bits_z[4];

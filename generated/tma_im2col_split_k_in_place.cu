@@ -25,9 +25,13 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int wgmma_m = 64;  // rows of its accumulators
+constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -204,9 +208,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
 // from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
@@ -374,8 +380,8 @@ void convgen_tma_im2col_split_k_in_place(
     // ---- consumers: multiply stages as they fill, then store the tile
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     int epi_tile = 0;
     u32 sums_parity = 0;
     int stage = 0;
@@ -417,7 +423,7 @@ void convgen_tma_im2col_split_k_in_place(
       // finishes channels [k_rank * store_n, (k_rank + 1) * store_n) of the tile, and gets the other blocks' sums of those.
       const u32 sums_barrier = base + sums_barriers + mbarrier_bytes * consumer;
       if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * peer_bytes);
-      const u32 mine = base + partial_sums + consumer * ((split_k - 1) * peer_bytes) + thread * 16;
+      const u32 mine = base + partial_sums + consumer * ((split_k - 1) * peer_bytes) + thread * chunk_bytes;
 #pragma unroll
       for (int peer = 0; peer < split_k; ++peer) {
         if (peer == k_rank) continue;
@@ -426,7 +432,7 @@ void convgen_tma_im2col_split_k_in_place(
 #pragma unroll
         for (int j = 0; j < store_n / 8; ++j) {
           const float* v = &acc[0][peer * (store_n / 2) + 4 * j];
-          st_async_v4_f32(theirs + j * (warpgroup_threads * 16), their_barrier, v[0], v[1], v[2], v[3]);
+          st_async_v4_f32(theirs + j * (warpgroup_threads * chunk_bytes), their_barrier, v[0], v[1], v[2], v[3]);
         }
       }
       mbarrier_wait_parity(sums_barrier, sums_parity);
@@ -440,7 +446,7 @@ void convgen_tma_im2col_split_k_in_place(
 #pragma unroll
             for (int e = 0; e < 4; ++e) v[e] = acc[0][peer * (store_n / 2) + 4 * j + e];
           } else {
-            ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * peer_bytes + j * (warpgroup_threads * 16));
+            ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * peer_bytes + j * (warpgroup_threads * chunk_bytes));
           }
 #pragma unroll
           for (int e = 0; e < 4; ++e) sum[0][4 * j + e] = peer == 0 ? v[e] : sum[0][4 * j + e] + v[e];
@@ -457,11 +463,11 @@ void convgen_tma_im2col_split_k_in_place(
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
         sync_consumer();
-        const int row = warp * 16 + stmatrix_row(lane);
+        const int row = warp * warp_rows + stmatrix_row(lane);
 #pragma unroll
         for (int j = 0; j < epi_tile_n / 16; ++j) {
           const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
-          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
+          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * chunk_bytes;
           const float* v = &sum[0][first_column / 2 + j * 8];
           stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                       cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));

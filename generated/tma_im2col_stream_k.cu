@@ -32,9 +32,13 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int wgmma_m = 64;  // rows of its accumulators
+constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -191,9 +195,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
 // from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
@@ -389,8 +395,8 @@ void convgen_tma_im2col_stream_k(
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     int epi_tile = 0;
     int stage = 0;
     u32 parity = 0;
@@ -457,11 +463,11 @@ void convgen_tma_im2col_stream_k(
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
         sync_consumer(consumer);
-        const int row = warp * 16 + stmatrix_row(lane);
+        const int row = warp * warp_rows + stmatrix_row(lane);
 #pragma unroll
         for (int j = 0; j < epi_tile_n / 16; ++j) {
           const int column = (2 * j + stmatrix_chunk(lane)) ^ (row >> 1 & 3);  // of 16 bytes
-          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
+          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * chunk_bytes;
           const float* v = &acc[0][first_column / 2 + j * 8];
           stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                       cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
@@ -495,8 +501,8 @@ void convgen_tma_im2col_stream_k_finish(
   const int tile = first_of(block) / k_blocks;
   if (first_of(block) % k_blocks == 0 || first_of(block - 1) > tile * k_blocks) return;
   const int thread = threadIdx.x;
-  const int warp = thread / 32;
-  const int lane = thread % 32;
+  const int warp = thread / warp_threads;
+  const int lane = thread % warp_threads;
   const int m0 = tile / n_tiles * tile_m + blockIdx.y * 64;
   const int n0 = tile % n_tiles * tile_n;
   const float* part = partials + blockIdx.y * (wgmma_m * tile_n) + thread;
@@ -522,7 +528,7 @@ void convgen_tma_im2col_stream_k_finish(
   }
 #pragma unroll
   for (int j = 0; j < tile_n / 2; ++j) {
-    const int gemm_m = m0 + warp * 16 + accumulator_row(lane) + j / 2 % 2 * 8;
+    const int gemm_m = m0 + warp * warp_rows + accumulator_row(lane) + j / 2 % 2 * 8;
     const int gemm_n = n0 + j / 4 * 8 + accumulator_column(lane) + j % 2;
     if (gemm_m < GEMM_M) {
       y[gemm_m * GEMM_N + gemm_n] = cvt_f16_f32(acc[0][j]);

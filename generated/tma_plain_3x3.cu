@@ -25,7 +25,10 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -110,9 +113,11 @@ __device__ __forceinline__ f16 cvt_f16_f32(float v) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
 // from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
@@ -210,10 +215,10 @@ void convgen_tma_plain_3x3(
   }
 
   // a thread has pairs of neighboring channels of two pixels (PTX ISA, "wgmma.mma_async", accumulator D)
-  const int lane = threadIdx.x % 32;
+  const int lane = threadIdx.x % warp_threads;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int m = m0 + threadIdx.x / 32 * 16 + accumulator_row(lane) + i * 8;
+    const int m = m0 + threadIdx.x / warp_threads * warp_rows + accumulator_row(lane) + i * 8;
     if (m >= GEMM_M) continue;
 #pragma unroll
     for (int j = 0; j < tile_n / 4; ++j) {

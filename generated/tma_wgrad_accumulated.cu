@@ -34,9 +34,13 @@ using u64 = unsigned long long;
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int wgmma_m = 64;  // rows of its accumulators
+constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -197,9 +201,11 @@ __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatil
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
 // from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
@@ -371,8 +377,8 @@ void convgen_tma_wgrad_accumulated(
     // ---- consumers: multiply stages as they fill, then store the tile
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     float acc[own_fragments * parts][part_columns / 2];
     float y_sum[own_fragments][4];
     int stage = 0;
@@ -463,7 +469,7 @@ void convgen_tma_wgrad_accumulated(
       y_sums += y_part * K;
 #pragma unroll
       for (int i = 0; i < 2 * own_fragments; ++i) {
-        const int k = first_k + i / 2 * wgmma_m + warp * 16 + accumulator_row(lane) + i % 2 * 8;
+        const int k = first_k + i / 2 * wgmma_m + warp * warp_rows + accumulator_row(lane) + i % 2 * 8;
         if (k < rows) y_sums[k] = own_step == own_end ? 0.0f : y_sum[i / 2][i % 2 * 2];
       }
     }
@@ -475,7 +481,7 @@ void convgen_tma_wgrad_accumulated(
     // finishes its store_columns of each part, and gets the other blocks' sums of those.
     const u32 sums_barrier = base + sums_barriers + mbarrier_bytes * consumer;
     if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * peer_bytes);
-    const u32 mine = base + partial_sums + consumer * ((split_k - 1) * peer_bytes) + thread * 16;
+    const u32 mine = base + partial_sums + consumer * ((split_k - 1) * peer_bytes) + thread * chunk_bytes;
 #pragma unroll
     for (int peer = 0; peer < split_k; ++peer) {
       if (peer == k_rank) continue;
@@ -484,7 +490,7 @@ void convgen_tma_wgrad_accumulated(
 #pragma unroll
       for (int j = 0; j < store_columns / 8; ++j) {
         const float* v = &acc[0][peer * (store_columns / 2) + 4 * j];
-        st_async_v4_f32(theirs + j * (warpgroup_threads * 16), their_barrier, v[0], v[1], v[2], v[3]);
+        st_async_v4_f32(theirs + j * (warpgroup_threads * chunk_bytes), their_barrier, v[0], v[1], v[2], v[3]);
       }
     }
     mbarrier_wait_parity(sums_barrier, 0);
@@ -498,7 +504,7 @@ void convgen_tma_wgrad_accumulated(
 #pragma unroll
           for (int e = 0; e < 4; ++e) v[e] = acc[0][peer * (store_columns / 2) + 4 * j + e];
         } else {
-          ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * peer_bytes + j * (warpgroup_threads * 16));
+          ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * peer_bytes + j * (warpgroup_threads * chunk_bytes));
         }
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum[0][4 * j + e] = peer == 0 ? v[e] : sum[0][4 * j + e] + v[e];
@@ -518,7 +524,7 @@ void convgen_tma_wgrad_accumulated(
       const int c = box % channel_blocks * span + column % span + accumulator_column(lane);
 #pragma unroll
       for (int i = 0; i < 2 * own_fragments; ++i) {
-        const int row = i / 2 * wgmma_m + warp * 16 + accumulator_row(lane) + i % 2 * 8;
+        const int row = i / 2 * wgmma_m + warp * warp_rows + accumulator_row(lane) + i % 2 * 8;
         const int k = first_k + row;
         const float* v = &sum[i / 2 * parts + part][j % (store_columns / 8) * 4 + i % 2 * 2];
         if (k < rows && c < x_channels) {

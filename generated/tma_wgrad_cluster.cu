@@ -27,9 +27,12 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int wgmma_m = 64;  // rows of its accumulators
+constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -173,9 +176,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
 // from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
@@ -360,8 +365,8 @@ void convgen_tma_wgrad_cluster(
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     float acc[own_fragments * parts][part_columns / 2];
     int stage = 0;
     u32 parity = 0;
@@ -404,7 +409,7 @@ void convgen_tma_wgrad_cluster(
       const int c = box % channel_blocks * span + column % span + quad_column(lane);
 #pragma unroll
       for (int i = 0; i < 2 * own_fragments; ++i) {
-        const int row = consumer * (wgmma_m * own_fragments) + i / 2 * wgmma_m + warp * 16 + accumulator_row(lane) + i % 2 * 8;
+        const int row = consumer * (wgmma_m * own_fragments) + i / 2 * wgmma_m + warp * warp_rows + accumulator_row(lane) + i % 2 * 8;
         const int k = first_k + row;
         const float* first = &acc[i / 2 * parts + part][j % (store_columns / 16) * 8 + i % 2 * 2];
         float v[4];

@@ -27,9 +27,13 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
+constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int wgmma_m = 64;  // rows of its accumulators: 16 of each warp
+constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int wgmma_m = 64;  // rows of its accumulators
+constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -158,9 +162,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of 1024.  Swizzles go by absolute addresses, and that of 128 bytes
-// repeats every 1024: tiles must begin there.  The launch asks for 1024 bytes more.
-__device__ __forceinline__ u32 swizzle_base(const void* memory) { return (shared_address(memory) + 1023) & ~1023u; }
+// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
+// for as many bytes more.
+__device__ __forceinline__ u32 swizzle_base(const void* memory) {
+  return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
+}
 
 // The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
 template <u32 alignment>
@@ -390,8 +396,8 @@ void convgen_tma_wgrad_halo(
     setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
-    const int warp = thread / 32;
-    const int lane = thread % 32;
+    const int warp = thread / warp_threads;
+    const int lane = thread % warp_threads;
     float acc[own_fragments * parts][part_columns / 2];
     int stage = 0;
     u32 parity = 0;
@@ -437,7 +443,7 @@ void convgen_tma_wgrad_halo(
       const int c = channel % group_channels;
 #pragma unroll
       for (int i = 0; i < 2 * own_fragments; ++i) {
-        const int row = i / 2 * wgmma_m + warp * 16 + accumulator_row(lane) + i % 2 * 8;
+        const int row = i / 2 * wgmma_m + warp * warp_rows + accumulator_row(lane) + i % 2 * 8;
         const int k = first_k + row;
         const float* first = &acc[i / 2 * parts + part][j % (store_columns / 16) * 8 + i % 2 * 2];
         float v[4];
@@ -463,7 +469,7 @@ void convgen_tma_wgrad_halo_sum(
     const f16* __restrict__ y
 ) {
   extern __shared__ u8 shared_memory[];
-  const u32 shared = aligned_base<16>(shared_memory);
+  const u32 shared = aligned_base<chunk_bytes>(shared_memory);
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int size = 31104;  // elements of w
@@ -484,13 +490,13 @@ void convgen_tma_wgrad_halo_sum(
     }
   }
   if (lane > 0) {
-    st_shared_v4_u32(shared + threadIdx.x * 16, Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])});
+    st_shared_v4_u32(shared + threadIdx.x * chunk_bytes, Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])});
   }
   __syncthreads();
   if (lane > 0 || offset >= size) return;
   {
     float part[4];
-    ld_shared_v4_f32(part, shared + (places + threadIdx.x) * 16);
+    ld_shared_v4_f32(part, shared + (places + threadIdx.x) * chunk_bytes);
 #pragma unroll
     for (int e = 0; e < 4; ++e) v[e] += part[e];
   }

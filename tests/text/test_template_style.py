@@ -34,7 +34,12 @@ def lines_with(pattern: str, path: Path) -> list[str]:
 def test_places_in_fragments_go_by_name(path):
     """`accumulator_row(lane)` and its like, which say what is where; their definitions alone say how."""
     if path.name != "helpers.cuh.j2":
-        assert not lines_with(r"\blane (/|%) 4\b|% 32 (/|%) 4\b", path)
+        assert not lines_with(r"\blane (/|%) 4\b|% (32|warp_threads) (/|%) 4\b", path)
+
+
+@pytest.mark.parametrize("path", [*TEMPLATES, *KERNELS], ids=named)
+def test_the_threads_of_a_warp_go_by_name(path):
+    assert not lines_with(r"\b(thread|threadIdx\.x) (/|%) 32\b", path)
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=named)

@@ -80,7 +80,7 @@ class EpilogueTile:
         box = f"column / {self.box_columns} * {self.rows * self.span} + " if self.box_columns < self.columns else ""
         column = f"column % {self.box_columns}" if box else "column"
         swizzle = SWIZZLES[self.swizzle].format(row="row")
-        unit = f"({column} / {vector}{swizzle}) * 16 + column % {vector}" if swizzle else column
+        unit = f"({column} / {vector}{swizzle}) * chunk_bytes + column % {vector}" if swizzle else column
         return f"{box}row * {self.span} + {unit}" + (f" * {self.size}" if self.size > 1 else "")
 
     def map(self, problem: ConvProblem, plane: int) -> TensorMap:

@@ -87,7 +87,7 @@ def prologue(problem: ConvProblem, rows: int, tile_k: int) -> Prologue | None:
         vectors=vectors,
         apart=128 // vectors,
         rows=rows * vectors // 128,
-        place=f"thread / {vectors} * row_bytes + ({swizzled} ^ thread / 8 % {vectors}) * 16",
+        place=f"thread / {vectors} * row_bytes + ({swizzled} ^ thread / 8 % {vectors}) * chunk_bytes",
         channels=problem.c,
         c_tail=problem.c % tile_k > 0,
         image_pixels=math.prod(problem.output),

@@ -142,9 +142,9 @@ def _place(layout: Layout) -> Place:
             begin = [f"const int quad0 = consumer * {QUADS};"]
     else:
         begin = [f"const int quad0 = {first};"]
-    column = "quad % quads * 4 + line / 8 % 2 * 2 + line / 64"
+    column = "quad % quads * 4 + line / 8 % 2 * 2 + line / wgmma_m"
     pixel = (
-        "const int quad = quad0 + line % 64 / 16 * 8 + line % 8;",
+        "const int quad = quad0 + line % wgmma_m / warp_rows * 8 + line % 8;",
         "const int p = quad / quads;",
         f"const int q = {'q0 + ' if layout.strips > 1 else ''}{column};",
     )
