@@ -90,14 +90,13 @@ def _memory(problem: ConvProblem) -> Mapping[str, int]:
 
 def factor(kernel: str, seen: Mapping[str, float]) -> float:
     """How many times as long as the cost model says layouts with such traits take."""
-    return math.exp(sum(_leaf(tree, seen) for tree in _trees(kernel)))
-
-
-def _leaf(tree: Any, seen: Mapping[str, float]) -> float:
-    while isinstance(tree, list):
-        trait, threshold, low, high = tree
-        tree = low if seen.get(trait, 0.0) <= threshold else high
-    return float(tree)
+    total, trait_of = 0.0, seen.get
+    for tree in _trees(kernel):
+        while isinstance(tree, list):
+            trait, threshold, low, high = tree
+            tree = low if trait_of(trait, 0.0) <= threshold else high
+        total += tree
+    return math.exp(total)
 
 
 @cache

@@ -32,6 +32,8 @@ from convgen.kernels.parts.mma import COLUMNS, ROWS, math_obstacles, maths, mma_
 from convgen.kernels.parts.prepare import words_last
 from convgen.targets import Target
 
+#: What layouts of tiles of one depth have in common.
+OF_DEPTH = ("assigned", "prepared", "phases", "phase_taps", "pixels", "columns", "walks", "depths")
 MOST_GROUPS = 65535  # blocks along a grid's y
 MOST_PART = 64 * 96  # accumulators of a warp
 
@@ -91,8 +93,9 @@ class MmaGemm(base.Kernel[Config, Layout]):
         stages = SHORT_STAGES if size * k <= 64 else STAGES
         pipelines = (int(fixed["stages"]),) if "stages" in fixed else stages
         held = max(MOST_HELD, int(fixed.get("blocks", 0)))
+        alike = _layout(problem, target, Shape(64, 64, 2, 2), k, fixed).knowing(*OF_DEPTH)
         for shape in _shapes(fixed):
-            layout = _layout(problem, target, shape, k, fixed)
+            layout = alike.sibling(tile_m=shape.m, tile_n=shape.n, warps_m=shape.warps_m, warps_n=shape.warps_n)
             few = layout.tile_count < target.sms
             few = few and len(layout.phase_taps) == 1
             splits = [int(fixed["split_k"])] if "split_k" in fixed else [1, 2, 3, 4, 6, 8] if few else [1]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from convgen.kernels.parts.cost import CYCLES, LESS, over, turns, written
+from convgen.kernels.parts.limits import MAX_THREADS
 
 QUADS, QUAD = 8, 4
 #: Cycles until elements of device memory have arrived that threads ask for together, and are stored; and of each such
@@ -81,9 +82,9 @@ def lines_time(
     return over(time, bytes / r.memory * (1 + r.sharing * (resident - 1)) + r.start)
 
 
-def least(*, products: float, parts: float, reads: int, writes: int, sms: int, rates: LineRates) -> float:
+def least(*, products: float, parts: float, filters: int, reads: int, writes: int, sms: int, rates: LineRates) -> float:
     """Microseconds that no tiles of so many channels go below, whose `parts` each take `products` cycles of the tensor
     cores.  The rest as for `lines_time`."""
     r = rates
-    cycles = parts / sms * products * r.products
+    cycles = parts / sms * products * r.products + r.latency + r.filters * filters / MAX_THREADS
     return over(cycles / CYCLES + r.start, (reads + writes) / r.memory + r.start) * LESS

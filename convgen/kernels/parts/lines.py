@@ -381,7 +381,7 @@ class Lines(base.Layout[Any]):
         """What `line_cost.least` asks, of any tiles of as many channels, with cycles of a part of so many pixels."""
         parts = self.problem.n * self.p * self.padded_q / part * self.n_tiles
         moved = {way: cost.traffic(self.problem)[way] for way in ("reads", "writes")}
-        return dict(products=products, parts=parts, **moved, sms=self.target.sms)
+        return dict(products=products, parts=parts, filters=self.filter_bytes, **moved, sms=self.target.sms)
 
 
 def tile_channels(problem: ConvProblem) -> int:

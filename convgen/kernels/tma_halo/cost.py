@@ -78,7 +78,7 @@ def time(
     by_channels: bool, blocks: int, products: float, box: int, weight_box: int, tiles: int, channel_tiles: int,
     taps: int, apart: bool, crowd: float, operands: int,
     reads: int, writes: int, x_pitch: int, w_pitch: int, y_pitch: int, stored: int, accesses: float, splits: float,
-    sms: int, rates: Rates = H200, functions: float = 0.0,
+    sms: int, rates: Rates = H200, functions: float = 0.0, most: int = 0,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_halo kernel of 2-byte elements: `blocks` halo tiles of `box` bytes a tile, which
     `shares` consumers share, `pixels` x `channels` each.  Weights of a tap and a block are `weight_box` bytes,
@@ -87,7 +87,7 @@ def time(
     channels are a sector, of lines that blocks of other groups share.  `stored` bytes of a pixel of y are stored
     together; `splits` sectors are stored in two parts, by two blocks.  Of each element of y, a consumer computes
     `functions` cycles, and reads `operands`; for this and to store it, it makes `accesses`: of vectors, their shares.
-    The rest as for im2col_time."""
+    With `most` tiles, what no number of them from `tiles` to that goes below.  The rest as for `tma_im2col`."""
     r = rates
     memory = r.memory * (r.apart if apart else 1.0)
     busy_sms = min(tiles * channel_tiles, sms)
@@ -107,7 +107,7 @@ def time(
         brought = kept / (2 * k) * r.weight_row * dearer + r.line * crowd if w_pitch else kept / r.weights
         prologue, load, tap = max(brought / CYCLES, kept * busy_sms / r.alike), blocks * halo, mma
     # of a tile: its taps, what its halo tiles keep them waiting, its storing
-    share = 1 / max(tiles * channel_tiles / sms, 1) / memory
+    share = 1 / max(max(tiles, most) * channel_tiles / sms, 1) / memory
     hidden = (stages - 1) * taps * tap
     stored_us = _stored(pixels, channels, accesses, functions, r)
     epilogue = over(stored_us + latency * (operands > 0), written * share)

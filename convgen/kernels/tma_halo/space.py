@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from convgen.ir.problem import ConvProblem
@@ -141,13 +141,27 @@ def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold
 
 
 def _layouts(
-    shape: Layout, pixels: int, strips: Iterable[Strip], depths: list[int], ahead: list[int]
-) -> Iterator[Layout]:
-    """The legal layouts of tiles of so many pixels."""
+    shape: Layout, pixels: int, strips: Sequence[Strip], depths: list[int], ahead: list[int]
+) -> Iterator[Part[Layout]]:
+    """The legal layouts of tiles of so many pixels, with a bound that takes longer to find."""
     tile = shape.sibling(tile_m=pixels)
-    if illegal_tile(tile):
-        return
-    tile.knowing("tile_demands")
+    if not illegal_tile(tile):
+        tile.knowing("tile_demands")
+        least = _least(tile, strips, max(depths), {min(ahead), max(ahead)})
+        yield Part(least, _in_strips(tile, strips, depths, ahead))
+
+
+def _least(tile: Layout, strips: Iterable[Strip], stages: int, ahead: Iterable[int]) -> float:
+    """Microseconds that a tile does not go below in any of the strips, with at most so many stages, and one of these
+    numbers of boxes of filters ahead: its time with the smallest halo tile, which holds at least its pixels."""
+    pixels, (_, h, w) = tile.config.tile_m, tile.windows
+    counts = [int(strip.lines) * -(-int(strip.line) // pixels) for strip in strips]
+    box = min(pixels, *(int(strip.line) for strip in strips)) * tile.span * len(h.phases) * len(w.phases)
+    found = dict(**tile.tile_demands, tiles=min(counts), most=max(counts), box=box, crowd=0.0, stages=stages)
+    return tile.us(min(cost.time(**found, weight_stages=n) for n in ahead))
+
+
+def _in_strips(tile: Layout, strips: Iterable[Strip], depths: list[int], ahead: list[int]) -> Iterator[Layout]:
     rooms = {n: tile.target.shared_bytes_per_block - tile.fixed_by(n) for n in ahead}
     for strip in strips:
         yield from _staged(tile.sibling(strip=strip.columns, images=strip.images), depths, rooms)

@@ -139,21 +139,3 @@ def time(
     in_turn = math.ceil(units / (sms * blocks * (consumers if pingpong else 1)))
     time = max((math.ceil(units / sms) - 1) * busy + alone, in_turn * alone) * (1 + r.crowded * (blocks - 1))
     return over(time + start, (reads + written) / r.memory + start)
-
-
-def least(
-    *, rows: int, columns: int, m: int, n: int, loaded: int, k: int, split_k: int, tiles: int, steps: float,
-    products: float, moved: float, x_pitch: int, sms: int, rates: Rates = H200,
-) -> float:  # fmt: skip
-    """Microseconds that no such tile goes below outside of clusters and streams, however it is configured: one wave
-    after the other waits for the tensor cores, or for rows of A, and `moved` bytes for device memory."""
-    r = rates
-    units = tiles * split_k
-    mma = rows / 64 * products * product(columns, r.shared_wait) * r.mma
-    load = max((m + loaded) * k * 2 / r.l2, m * r.row + loaded * r.weight_row)
-    load = _loading(load, m + loaded, k, x_pitch, r)
-    waves = math.ceil(units / sms)
-    time = waves * math.ceil(steps / split_k) * max(mma, load) / CYCLES + r.store * m * n / split_k
-    time += (waves - 1) * r.turn if split_k == 1 else 0.0
-    start = r.start + r.spread * min(units / sms, 1)
-    return over(time + start, moved / r.memory + start)

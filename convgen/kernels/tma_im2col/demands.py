@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from convgen.ir.problem import SECTOR
@@ -34,16 +35,23 @@ def demands(layout: Layout) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def least(layout: Layout) -> float:
-    """Microseconds that the layout does not go below outside of clusters and streams; nor with more blocks, or k blocks
-    per stage."""
+def least(layout: Layout, k_blocks: int, blocks: Iterable[int]) -> float:
+    """Microseconds that the layout does not go below outside of clusters and streams, with at most so many k blocks of
+    a stage, and one of these numbers of blocks: its time with as many stages as there may be, and without what takes
+    longer to find out."""
     config, g = layout.config, layout.gemm
-    us = cost.least(
-        rows=config.tile_n if config.swap_ab else config.tile_m, columns=config.columns, m=config.tile_m,
-        n=config.tile_n, loaded=0 if config.resident else layout.b_rows, k=config.tile_k, split_k=config.split_k,
-        tiles=int(layout.tile_count), steps=layout.mean_k_blocks,
-        products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
-        moved=g.traffic["reads"] + g.traffic["writes"], x_pitch=g.traffic["x_pitch"], sms=layout.target.sms,
+    stages = layout.target.shared_limit(1) * config.k_blocks // layout.stage
+    us = min(
+        cost.time(
+            rows=config.tile_n if config.swap_ab else config.tile_m, columns=config.columns, m=config.tile_m,
+            n=config.tile_n, b_rows=layout.b_rows, resident=layout.resident_bytes // layout.span, crowd=0.0,
+            k=config.tile_k, stages=stages, consumers=config.consumers, pingpong=config.schedule == "pingpong",
+            blocks=each, k_blocks=k_blocks, split_k=config.split_k, cluster=1, shared="", stream_k=0,
+            tiles=int(layout.tile_count), steps=layout.mean_k_blocks,
+            products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
+            sms=_sms(layout), reads=g.traffic["reads"], writes=g.traffic["writes"], x_pitch=g.traffic["x_pitch"],
+        )
+        for each in blocks
     )  # fmt: skip
     return g.prepared.time + us
 

@@ -67,7 +67,10 @@ def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part
             kind = config.tile_k, config.swap_ab, config.columns // config.split_k
             if kind not in alike:
                 alike[kind] = Layout(problem, target, config, g).knowing(*of_kind)
-            us = 0.0 if {"cluster", "stream_k"} & fixed.keys() else least(alike[kind].having(config))
+            us = 0.0
+            if not {"cluster", "stream_k"} & fixed.keys():
+                k_blocks, blocks = (set(each) for each in zip(*choices, strict=True))
+                us = least(alike[kind].having(config), max(k_blocks), blocks)
             yield Part(us, _layouts(alike[kind], config, choices, fixed))
 
 
