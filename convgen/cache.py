@@ -167,7 +167,7 @@ class Cache:
             return
         _warned.add(self.root)
         warn(
-            f"convgen's cache {self.root} cannot be used ({reason}), so kernels are compiled again every time. "
+            f"convgen's cache {self.root} cannot be used ({reason}), so what was made once is made again. "
             f"{remedy}, or CONVGEN_CACHE=0 to turn the cache off.",
             CacheWarning,
         )

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from convgen.spec import UsageError, was_read
 
+_WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
 
 def check_place(path: Path | None) -> None:
     """Asks before long work whether a file can be written after it, and is not a spec.  Raises UsageError."""
@@ -25,6 +27,8 @@ def check_place(path: Path | None) -> None:
     _check_not_read([path])
     if os.path.isdir(path):
         raise UsageError(f"{path}: cannot be written: it is a folder")
+    if _is_read_only(path):
+        raise UsageError(f"{path}: cannot be written: it is read-only")
     folder = _nearest(path)
     if not folder.is_dir():
         raise UsageError(f"{folder}: is not a folder")
@@ -72,6 +76,8 @@ def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = T
                     made.append(folder)
             if at.is_dir():
                 raise UsageError(f"{at}: cannot be written: it is a folder")
+            if _is_read_only(at):
+                raise UsageError(f"{at}: cannot be written: it is read-only")
             if _is_stream(at):
                 at.write_bytes(data)
                 continue
@@ -91,6 +97,13 @@ def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = T
         for folder in reversed(made):  # where nothing was written
             with suppress(OSError):
                 folder.rmdir()
+
+
+def _is_read_only(path: Path) -> bool:
+    """Whether nobody may write a file, or not this user: its folder would let it be replaced."""
+    with suppress(OSError, ValueError):
+        return not (os.stat(path).st_mode & _WRITABLE and os.access(path, os.W_OK))
+    return False
 
 
 def _is_stream(path: Path) -> bool:

@@ -238,10 +238,10 @@ CONSTANTS = _table("""
 #: Strategies under their other names.
 STRATEGIES = _table("""
     auto: any best default automatic heuristic
-    tma_im2col: tma wgmma hopper warpspecialized implicit sm90
+    tma_im2col: tma wgmma hopper warpspecialized sm90
     tma_halo: patch halo
     depthwise: dw dwconv depthwiseconv
-    implicit_gemm: gemm implicitgemm igemm cutlass mma ampere
+    implicit_gemm: gemm implicit implicitgemm igemm cutlass mma ampere
     im2col: explicit explicitgemm im2colgemm cublas unfold
     direct: naive simple reference
 """)

@@ -12,12 +12,14 @@ examples:
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from convgen.cli import console
 from convgen.cli.arguments import SPECS, paths, read_text
-from convgen.diagnostics import ConvgenError
+from convgen.diagnostics import SpecError
 from convgen.files import write_all
+from convgen.spec import UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,21 +31,29 @@ def run(arguments: argparse.Namespace) -> int:
     from convgen.frontend.format import formatted
 
     changed: dict[Path, bytes] = {}
+    code = 0
     names = paths(arguments)
     for name in names:
         try:
             text, path = read_text(name)
             made = formatted(text, path)
-        except ConvgenError:
-            if len(names) > 1 and not arguments.check:
-                console.warn("no file was changed: all are formatted, or none")
-            raise
-        if name == "-" and not arguments.check:
-            console.write(made.removesuffix("\n"))
-        elif made != text:
-            changed[Path(path)] = made.encode()
+        except UsageError as e:  # the other files are read all the same
+            console.complain(str(e))
+            code = max(code, e.exit_code)
+        except SpecError as e:
+            console.diagnose(e, sys.stderr)
+            code = max(code, e.exit_code)
+        else:
+            if name == "-" and not arguments.check:
+                console.write(made.removesuffix("\n"))
+            elif made != text:
+                changed[Path(path)] = made.encode()
+    if code and not arguments.check:
+        if len(names) > 1:
+            console.warn("no file was changed: all are formatted, or none")
+        return code
     if not arguments.check:
         write_all(changed, formatted=True)
     for file in changed:
         console.write(f"{file}: {'is not formatted' if arguments.check else 'formatted'}")
-    return int(arguments.check and bool(changed))
+    return max(code, int(arguments.check and bool(changed)))

@@ -97,6 +97,8 @@ def argument(place: Place) -> str | None:
     """What is assigned inside of an expression: an argument by its name, a comparison, a second name."""
     if not place.is_assigned_value:
         return None
+    if place.at > 1 and (behind := place.words[place.at - 2]).type in wording.OPERATORS:
+        return f"the expression before `{place.before}` ends in `{behind}`: a value is missing"
     if {"COMMA", "RPAR"} <= place.kinds:
         return "arguments have no names, and values are compared by `==`"
     return "one name is assigned, and values are compared by `==`"

@@ -14,13 +14,12 @@ from dataclasses import dataclass, fields, is_dataclass
 from lark import Token
 
 from convgen.diagnostics import Report, Span, SpecError
-from convgen.frontend import ast
+from convgen.frontend import ast, wording
 from convgen.frontend.parser import parse
 from convgen.frontend.tokens import END, tokens
 
 _INDENT, _CONTINUED = 2, 4
 _COMMENT = re.compile(r"#[^\n]*|\n")
-_OPERATORS = frozenset({"OR", "AND", "COMPARE", "PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "NOT"})
 _OPENING, _CLOSING = frozenset({"LSQB", "LPAR"}), frozenset({"RSQB", "RPAR"})
 #: Statements that begin a line.
 _OWN_LINE = frozenset({"LET", "CONV", "INPUT", "FILTER", "OUTPUT", "LOWERED"})
@@ -196,7 +195,7 @@ class _Lines:
             return ""
         if word.type == "LPAR" and _place(before) in self._marks.calls:
             return ""
-        operators = {before.type, word.type} & (_OPERATORS | {"ASSIGN"})
+        operators = {before.type, word.type} & (wording.OPERATORS | {"ASSIGN", "NOT"})
         if operators and not (_place(word) in self._marks.unary and before.type in ("COMMA", "LBRACE", "NAME")):
             return "" if self._tight else " "
         if before.type == "INPUT" or (_place(word) in self._marks.statements and before.type != "LBRACE"):

@@ -25,7 +25,7 @@ _CLOSING = {"RSQB": "]", "RPAR": ")"}
 #: Kinds that declare a tensor of the convolution.
 _TENSORS = frozenset({"INPUT", "FILTER", "OUTPUT", "LOWERED"})
 #: Kinds behind which a value stands.
-_BEFORE_VALUE = frozenset({"ASSIGN", "PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "COMPARE", "AND", "OR", "NOT"})
+_BEFORE_VALUE = wording.OPERATORS | {"ASSIGN", "NOT"}
 #: Kinds that begin a statement of an epilogue alone.
 _IN_EPILOGUE = frozenset({"OPERAND", "RESULT"})
 

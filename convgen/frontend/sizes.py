@@ -44,20 +44,22 @@ class Sizes:
 
     def _define(self, defines: Mapping[str, int]) -> None:
         for name, value in defines.items():
-            if name not in self._declared and not self.complete:
-                self._values[name] = None
+            number = None
+            if not self.complete and name not in self._declared:
+                pass
+            elif (found := whole(value)) is None:
+                self._report.error("E103", f"defined {name}={value!r:.40}, which is not a whole number")
+            elif abs(found) > MAX_VALUE:
+                self._report.error("E005", f"defined {name}: the number {_beyond(found)}")
             elif name not in self._declared:
-                self._report.error("E103", f"-D {name}: the file has no `let {name}`", None, self._no_let(name, value))
-            elif (number := whole(value)) is None:
-                self._report.error("E103", f"-D {name}: {value!r:.40} is not a whole number")
-                self._values[name] = None
-            elif abs(number) > MAX_VALUE:
-                self._report.error("E005", f"-D {name}: the number {_beyond(number)}")
-                self._values[name] = None
+                message = f"defined {name}={found}, and the file has no `let {name}`"
+                self._report.error("E103", message, None, self._no_let(name, found))
+                continue
             else:
-                self._values[name] = number
+                number = found
+            self._values[name] = number
 
-    def _no_let(self, name: str, value: object) -> str:
+    def _no_let(self, name: str, value: int) -> str:
         """The hint for a define without a let: the let, dim or setting that is meant."""
         if like := habits.did_you_mean(name, self._declared, habits.LETS):
             return like
@@ -66,7 +68,7 @@ class Sizes:
             use = dim if dim == name else f"{dim}={name}"
             is_dim = "is a dim" if dim == name else f"is dim `{dim}`"
             where = f"`{name}` {is_dim} of the {SETTING_OF[role]}"
-            return f"{where}: to set it with -D, write `let {name} = {value}` and `{use}` there"
+            return f"{where}: for a define to set it, write `let {name} = {value}` and `{use}` there"
         if instead := habits.NO_SETTINGS.get(habits.plain(name)):
             return instead
         if self._declared:
@@ -83,7 +85,7 @@ class Sizes:
             return None
         name = size.name
         value, self._values[name] = self._values[name], None
-        return f"`-D {name}={value}` sets it" if name in self._defines else f"`let {name}` sets it"
+        return f"the define {name}={value} sets it" if name in self._defines else f"`let {name}` sets it"
 
     def like(self, name: str) -> str | None:
         """The let that stands for a dim under another name."""
@@ -119,7 +121,7 @@ class Sizes:
         if not e.is_whole:
             value = float(e.text)
             hint = f"write `{value:.0f}`" if value.is_integer() and value < MAX_INT else None
-            self._not_a_size(e, f"the fraction {e.text:.32}", hint)
+            self._not_a_size(e, f"`{e.text:.32}`" if hint else f"the fraction {e.text:.32}", hint)
             return None
         digits = e.text.lstrip("0") or "0"
         if len(digits) > 19 or int(digits) > MAX_VALUE:

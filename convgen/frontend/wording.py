@@ -31,7 +31,7 @@ AXES = {"stride": "stride h=2 w=1", "pad": "pad h=1 w=(0, 2)", "dilation": "dila
 
 #: Groups of kinds that messages name as one.
 _VALUE = frozenset({"INT", "FLOAT", "NAME", "LPAR", "MINUS", "NOT"})
-_OPERATORS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "COMPARE", "AND", "OR"})
+OPERATORS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "COMPARE", "AND", "OR"})
 _SIGNS = {
     "ASSIGN": "=", "COLON": ":", "COMMA": ",", "LBRACE": "{", "RBRACE": "}", "LSQB": "[", "RSQB": "]",
     "LPAR": "(", "RPAR": ")", "STAR": "*", "LET": "let", "CONV": "conv", "OPERAND": "operand",
@@ -57,9 +57,9 @@ def expected(kinds: Collection[str], before: str, keyword: str) -> str:
     if left >= _VALUE:
         words.append("a value")
         left -= _VALUE
-    if left & _OPERATORS and left & _OPERATORS != {"STAR"}:
+    if left & OPERATORS and left & OPERATORS != {"STAR"}:
         words.append("an operator")
-        left -= _OPERATORS | {"LPAR"}
+        left -= OPERATORS | {"LPAR"}
     if left >= SETTING_KINDS:
         words.append("a setting")
         left -= SETTING_KINDS

@@ -303,7 +303,7 @@ def kernel(function: Callable[..., Array], *args: Any, **kwargs: Any) -> Kernel:
     Needs no GPU: arrays of NumPy give the kernel for the same shapes, layouts and types.
     """
     if not isinstance(function, Hashable) or function not in _CALLS:
-        said = getattr(function, "__name__", f"what is of type {type(function).__name__}")
+        said = getattr(function, "__name__", f"`function`, which is of type {type(function).__name__},")
         raise WrongArguments(f"{said} is not a function of convgen.functional\nhint: kernel(conv2d, input, weight)")
     return _CALLS[function](*args, **kwargs).kernel()
 

@@ -195,7 +195,7 @@ def test_an_extent_that_a_let_gives_unseen_is_explained():
     assert found.hint == "`n` alone in `y` is the `let n`"
 
 
-@pytest.mark.parametrize(("defines", "sets"), [({}, "`let n`"), ({"n": -3}, "`-D n=-3`")])
+@pytest.mark.parametrize(("defines", "sets"), [({}, "`let n`"), ({"n": -3}, "the define n=-3")])
 def test_a_let_out_of_range_is_reported_where_it_is_first_used_alone(defines, sets):
     text = (
         "let n = 0 "

@@ -164,9 +164,24 @@ def test_check_writes_nothing(files, capsys):
 def test_an_error_leaves_every_file_and_that_is_said(wrong, code, said, files, capsys):
     assert main(["fmt", "untidy.conv", wrong]) == code
     err = capsys.readouterr().err
-    assert said in err and err.startswith("convgen: warning: no file was changed: all are formatted, or none\n")
+    assert said in err and err.endswith("convgen: warning: no file was changed: all are formatted, or none\n")
     assert Path("untidy.conv").read_text() == UNTIDY
     assert main(["fmt", wrong]) == code and "no file was changed" not in capsys.readouterr().err
+
+
+def test_every_file_that_cannot_be_formatted_is_named(files, capsys):
+    assert main(["fmt", "wrong.conv", "untidy.conv", "none.conv"]) == 2
+    err = capsys.readouterr().err
+    assert "wrong.conv:1:" in err and "none.conv: no such file" in err
+    assert main(["fmt", "--check", "none.conv", "untidy.conv"]) == 2
+    assert capsys.readouterr().out == "untidy.conv: is not formatted\n"
+
+
+def test_a_file_that_is_read_only_stays(files, capsys):
+    Path("untidy.conv").chmod(0o444)
+    assert main(["fmt", "untidy.conv"]) == 2
+    assert capsys.readouterr().err == "convgen: error: untidy.conv: cannot be written: it is read-only\n"
+    assert Path("untidy.conv").read_text() == UNTIDY
 
 
 def test_standard_input_goes_to_standard_output(monkeypatch, capsys):

@@ -243,9 +243,9 @@ def test_each_line_with_a_fault_is_reported_and_no_other(data):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("kh", "`kh` is dim `r` of the filter: to set it with -D, write `let kh = 2` and `r=kh` there"),
-        ("N", "`N` is dim `n` of the input: to set it with -D, write `let N = 2` and `n=N` there"),
-        ("k", "`k` is a dim of the filter: to set it with -D, write `let k = 2` and `k` there"),
+        ("kh", "`kh` is dim `r` of the filter: for a define to set it, write `let kh = 2` and `r=kh` there"),
+        ("N", "`N` is dim `n` of the input: for a define to set it, write `let N = 2` and `n=N` there"),
+        ("k", "`k` is a dim of the filter: for a define to set it, write `let k = 2` and `k` there"),
         ("kernel_size", habits.NO_SETTINGS["kernelsize"]),
         ("bias", habits.NO_SETTINGS["bias"]),
         ("frobnicate", "the file has no let; write `let n = 8` and use `n` as a size"),

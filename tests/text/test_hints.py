@@ -133,6 +133,7 @@ def test_a_setting_that_is_written_as_elsewhere(setting, written, hint, followed
          "arguments have no names, and values are compared by `==`", "t = leaky_relu(acc + b, 0.1)"),
         ("t = select(acc = 0, acc, b)",
          "arguments have no names, and values are compared by `==`", "t = select(acc == 0, acc, b)"),
+        ("t = acc +", "the expression before `y` ends in `+`: a value is missing", "t = acc + b"),
         ("t = acc = b", "one name is assigned, and values are compared by `==`", "t = acc == b"),
         ("t = not acc + b", "a condition is negated by `!`: `!acc`", "t = !acc + b"),
     ],
