@@ -13,10 +13,10 @@
 //   }
 //
 // digest   56e4a17d7bece329
-// strategy tma_im2col { tile m=64 n=256 k=64  stages 5  consumers 1  schedule cooperative  split_k 2 }
+// strategy tma_im2col { tile m=128 n=256 k=64  stages 4  consumers 2  schedule cooperative  split_k 4 }
 // target   sm_90a
-// launch   convgen_tma_im2col_split_k_in_place: blocks of 160 threads, 1 per SM, at most 88 in all, in clusters of 2, 222312 bytes of shared memory
-// map      a_map: x of 768 x 13 x 13 x 4 f16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
+// launch   convgen_tma_im2col_split_k_in_place: blocks of 384 threads, 1 per SM, at most 96 in all, in clusters of 4, 230496 bytes of shared memory
+// map      a_map: x of 768 x 13 x 13 x 4 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 768 x 9 x 1024 f16, tiled: boxes of 64 x 1 x 256, 128-byte swizzle
 // map      c_map: y of 1024 x 676 f16, tiled: boxes of 64 x 64, 128-byte swizzle
 
@@ -174,6 +174,14 @@ __device__ __forceinline__ void wgmma_m64n256k16_f32_f16_f16(float (&d)[128], u6
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
+// Gives registers back: from here each thread of the warpgroup has `registers` of them.
+template <int registers>
+__device__ __forceinline__ void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(registers)); }
+
+// Takes registers that others gave back: from here each thread of the warpgroup has `registers` of them.
+template <int registers>
+__device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(registers)); }
+
 // Named barrier `barrier`, for `threads` threads; immediates, since ptxas would reserve all sixteen barriers otherwise.
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
@@ -251,29 +259,32 @@ constexpr int GEMM_M = 676;
 constexpr int P = 13;
 constexpr int Q = 13;
 constexpr int GEMM_N = 1024;
-constexpr int tile_m = 64;
+constexpr int tile_m = 128;
 constexpr int tile_n = 256;
 constexpr int tile_k = 64;  // channels of one tap
-constexpr int stages = 5;
-// warpgroups of 128 threads; the producer's warp comes after them
-constexpr int consumers = 1;
-constexpr int threads = 160;
+constexpr int stages = 4;
+// warpgroups of 128 threads; the producer's warpgroup comes after them
+constexpr int consumers = 2;
+constexpr int threads = 384;
+// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+constexpr int producer_registers = 40;
+constexpr int consumer_registers = 232;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int R = 3;
 constexpr int S = 3;
 constexpr int channel_blocks = 12;
 constexpr int k_blocks = R * S * channel_blocks;
-constexpr int split_k = 2;  // blocks of a cluster that share a tile's k steps
+constexpr int split_k = 4;  // blocks of a cluster that share a tile's k steps
 constexpr int store_n = tile_n / split_k;  // channels of a tile that each of them finishes
 constexpr int rows = 64;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
-//   A         5 stages x 64 pixels x 128
-//   B         5 stages x 256 channels x 128
-//   y         1 consumer x 2 epilogue tiles x 8192
-//   sums      1 other block x 32768, in place of stages
-//   barriers  11 x 8
+//   A         4 stages x 128 pixels x 128
+//   B         4 stages x 256 channels x 128
+//   y         2 consumers x 2 epilogue tiles x 8192
+//   sums      3 other blocks x 32768, in place of stages
+//   barriers  10 x 8
 //
 // The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
@@ -295,11 +306,12 @@ constexpr u32 full_barriers = sums_barriers + mbarrier_bytes * consumers;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
 // A barrier for the 128 threads of one consumer.
-__device__ __forceinline__ void sync_consumer() {
-  bar_sync<1, warpgroup_threads>();
+__device__ __forceinline__ void sync_consumer(int consumer) {
+  if (consumer == 0) bar_sync<1, warpgroup_threads>();
+  if (consumer == 1) bar_sync<2, warpgroup_threads>();
 }
 
-extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
+extern "C" __global__ __cluster_dims__(4, 1, 1) __launch_bounds__(threads, 1)
 void convgen_tma_im2col_split_k_in_place(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -317,7 +329,7 @@ void convgen_tma_im2col_split_k_in_place(
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
       mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
     }
-    mbarrier_init(base + sums_barriers, 1);
+    for (int i = 0; i < consumers; ++i) mbarrier_init(base + sums_barriers + mbarrier_bytes * i, 1);
     fence_mbarrier_init();
   }
   cluster_arrive_relaxed();
@@ -332,6 +344,7 @@ void convgen_tma_im2col_split_k_in_place(
 
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
+    setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
     u32 parity = 1;  // all stages are free
@@ -378,6 +391,7 @@ void convgen_tma_im2col_split_k_in_place(
     }
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
+    setmaxnreg_inc<consumer_registers>();
     const int consumer = warpgroup;
     const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / warp_threads;
@@ -387,13 +401,13 @@ void convgen_tma_im2col_split_k_in_place(
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
-      const int m0 = tile / n_tiles * tile_m;
+      const int m0 = tile / n_tiles * tile_m + consumer * rows;
       const int n0 = tile % n_tiles * tile_n + k_rank * store_n;
       float acc[rows / wgmma_m][tile_n / 2];
       int previous = -1;
       for (int step = first_step; step < end_step; ++step) {
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
-        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
@@ -457,29 +471,26 @@ void convgen_tma_im2col_split_k_in_place(
       if (tile + gridDim.x / split_k < m_tiles * n_tiles) cluster_arrive();
 
       // a fragment's rows are pixels, its columns are channels
+      const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
+      // the epilogue tile is free when at most the other one is still being read
+      if (thread == 0) bulk_wait_group_read<1>();
+      sync_consumer(consumer);
+      const int row = warp * warp_rows + stmatrix_row(lane);
 #pragma unroll
-      for (int first_column = 0; first_column < store_n; first_column += epi_tile_n) {
-        const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-        // the epilogue tile is free when at most the other one is still being read
-        if (thread == 0) bulk_wait_group_read<1>();
-        sync_consumer();
-        const int row = warp * warp_rows + stmatrix_row(lane);
-#pragma unroll
-        for (int j = 0; j < epi_tile_n / 16; ++j) {
-          const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
-          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * chunk_bytes;
-          const float* v = &sum[0][first_column / 2 + j * 8];
-          stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
-                      cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
-        }
-        fence_proxy_async_shared();
-        sync_consumer();
-        if (thread == 0) {
-          tma_store_tile_2d(&c_map, epi_tile_base, n0 + first_column, m0);
-          bulk_commit_group();
-        }
-        epi_tile ^= 1;
+      for (int j = 0; j < epi_tile_n / 16; ++j) {
+        const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
+        const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * chunk_bytes;
+        const float* v = &sum[0][j * 8];
+        stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+                    cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
       }
+      fence_proxy_async_shared();
+      sync_consumer(consumer);
+      if (thread == 0) {
+        tma_store_tile_2d(&c_map, epi_tile_base, n0, m0);
+        bulk_commit_group();
+      }
+      epi_tile ^= 1;
     }
     // the epilogue tiles must outlive the stores' reads
     if (thread == 0) bulk_wait_group_read<0>();
