@@ -81,7 +81,7 @@ GEOMETRIES = {
     "tma_im2col_slices": Small({"n": 3, "h": 9, "w": 11, "c": 72, "k": 168}),
     "tma_im2col_split_k": Small({"n": 3, "h": 7, "w": 6, "c": 264, "k": 72}, sms=4),
     "tma_im2col_split_k_cluster": Small({"n": 3, "h": 7, "w": 6, "c": 328, "k": 168}, sms=8),
-    "tma_im2col_split_k_in_place": Small({"n": 5, "h": 7, "w": 6, "c": 200, "k": 264}, sms=4),
+    "tma_im2col_split_k_in_place": Small({"n": 5, "h": 7, "w": 6, "c": 136, "k": 520}, sms=4),
     "tma_im2col_statistics": Small({"n": 3, "h": 9, "w": 11, "c": 136, "k": 136}, sms=1),
     "tma_im2col_stream_k": Small({"n": 137, "h": 7, "w": 9, "c": 40, "k": 168}),
     "tma_im2col_strided_dgrad": Small({"n": 3, "h": 15, "w": 13, "c": 264, "k": 72}),
