@@ -25,15 +25,22 @@ def check_place(path: Path | None) -> None:
     if path.suffix == ".conv" and os.path.isfile(path):
         raise _is_spec(path)
     _check_not_read([path])
-    if os.path.isdir(path):
-        raise UsageError(f"{path}: cannot be written: it is a folder")
-    if _is_read_only(path):
-        raise UsageError(f"{path}: cannot be written: it is read-only")
+    _check_replaceable(path)
     folder = _nearest(path)
     if not folder.is_dir():
         raise UsageError(f"{folder}: is not a folder")
     if not _is_stream(path) and not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{path}: cannot be written: no file can be created in {folder.absolute()}")
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raises UsageError for a folder, and for a file that nobody may write, or not this user: the folder that it is in
+    would let it be replaced."""
+    if os.path.isdir(path):
+        raise UsageError(f"{path}: cannot be written: it is a folder")
+    with suppress(OSError, ValueError):
+        if not (os.stat(path).st_mode & _WRITABLE and os.access(path, os.W_OK)):
+            raise UsageError(f"{path}: cannot be written: it is read-only")
 
 
 def _check_not_read(paths: Iterable[Path], hint: str = "") -> None:
@@ -74,10 +81,7 @@ def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = T
                 if not folder.exists():
                     folder.mkdir(exist_ok=True)
                     made.append(folder)
-            if at.is_dir():
-                raise UsageError(f"{at}: cannot be written: it is a folder")
-            if _is_read_only(at):
-                raise UsageError(f"{at}: cannot be written: it is read-only")
+            _check_replaceable(at)
             if _is_stream(at):
                 at.write_bytes(data)
                 continue
@@ -97,13 +101,6 @@ def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = T
         for folder in reversed(made):  # where nothing was written
             with suppress(OSError):
                 folder.rmdir()
-
-
-def _is_read_only(path: Path) -> bool:
-    """Whether nobody may write a file, or not this user: its folder would let it be replaced."""
-    with suppress(OSError, ValueError):
-        return not (os.stat(path).st_mode & _WRITABLE and os.access(path, os.W_OK))
-    return False
 
 
 def _is_stream(path: Path) -> bool:
