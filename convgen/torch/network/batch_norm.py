@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from convgen.torch.network.rounding import rounded
 from convgen.torch.network.trace import call, is_call, value_of
 
 Node = Any
@@ -63,7 +64,7 @@ def _fold(graph: Any, node: Node) -> None:
         scale = _scale(graph, weight, variance, epsilon)
         transposed = geometry[3]  # its filters are the second axis
         filters = call(graph, A.mul.Tensor, _exact(graph, w), _per_channel(graph, scale, rank + (not transposed)))
-        filters = call(graph, A._to_copy.default, filters, dtype=dtype)
+        filters = rounded(graph, filters, dtype, int(transposed))
         shift = call(graph, A.neg.default, _exact(graph, mean))
         if b is not None:
             shift = call(graph, A.add.Tensor, _exact(graph, b), shift)

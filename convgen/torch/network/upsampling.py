@@ -18,6 +18,7 @@ import torch
 
 from convgen.torch.network.chains import Chain
 from convgen.torch.network.pixels import constant, takes_pixels
+from convgen.torch.network.rounding import before_rounding
 from convgen.torch.network.trace import call, is_call, value_of
 
 Node = Any
@@ -83,9 +84,8 @@ def _filters(w: Node, factors: Sequence[int], groups: int) -> Node:
     """Of the transposed convolution, (c, k / groups, ...), made of w (k, c / groups, ...): the sums in float64, rounded
     once.  In memory the input's channels are last, as a convolution reads its filters."""
     graph, dtype = w.graph, value_of(w).dtype
-    exact = w.args[0] if is_call(w, A._to_copy.default) and value_of(w.args[0]).is_floating_point() else w
     rank = len(factors)
-    made = call(graph, A._to_copy.default, exact, dtype=torch.float64)
+    made = call(graph, A._to_copy.default, before_rounding(w), dtype=torch.float64)
     made = call(graph, A.flip.default, made, list(range(2, rank + 2)))
     for axis, factor in enumerate(factors):
         before = [0] * (2 * (rank - 1 - axis))  # amounts begin with the last axis
