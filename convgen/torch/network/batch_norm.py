@@ -4,7 +4,7 @@ BatchNorm as a scale and a shift of each channel, where a prologue can be made o
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -55,30 +55,49 @@ def _outputs(node: Node) -> list[Node]:
 
 
 def _fold(graph: Any, node: Node) -> None:
-    convolution, weight, bias, mean, variance = node.args[:5]
-    epsilon = node.args[OPERATORS[node.target][0]]
-    x, w, b, *geometry = convolution.args
-    rank = len(geometry[0])
-    dtype = value_of(w).dtype
+    convolution = node.args[0]
+    x, _, _, *geometry = convolution.args
     with graph.inserting_before(convolution):
-        scale = _scale(graph, weight, variance, epsilon)
-        transposed = geometry[3]  # its filters are the second axis
-        filters = call(graph, A.mul.Tensor, _exact(graph, w), _per_channel(graph, scale, rank + (not transposed)))
-        filters = rounded(graph, filters, dtype, int(transposed))
-        shift = call(graph, A.neg.default, _exact(graph, mean))
-        if b is not None:
-            shift = call(graph, A.add.Tensor, _exact(graph, b), shift)
-        shift = call(graph, A.mul.Tensor, shift, scale)
-        if bias is not None:
-            shift = call(graph, A.add.Tensor, shift, _exact(graph, bias))
-        shift = _per_channel(graph, shift, rank)
-        bare = call(graph, A.convolution.default, x, filters, None, *geometry)
-        folded = call(graph, A._to_copy.default, call(graph, A.add.Tensor, bare, shift), dtype=dtype)
+        made = layer(graph, x, *parameters(graph, convolution, node), geometry, value_of(convolution).dtype)
     if node.target is A.batch_norm.default:
-        node.replace_all_uses_with(folded)
+        node.replace_all_uses_with(made)
         return
     for output in _outputs(node):
-        output.replace_all_uses_with(folded)
+        output.replace_all_uses_with(made)
+
+
+def parameters(graph: Any, convolution: Node, norm: Node | None = None) -> tuple[Node, Node | None]:
+    """Filters and biases (None: no biases) of a convolution and the BatchNorm behind it, not rounded yet."""
+    w, b = (_exact(graph, node) if node else None for node in convolution.args[1:3])
+    if norm is None:
+        return w, b
+    rank, transposed = len(convolution.args[3]), convolution.args[6]
+    scale, shift = _scale_and_shift(graph, norm, b)
+    return call(graph, A.mul.Tensor, w, _per_channel(graph, scale, rank + (not transposed))), shift
+
+
+def layer(
+    graph: Any, x: Node, filters: Node, shift: Node | None, geometry: Sequence[Any], dtype: torch.dtype
+) -> Node:  # fmt: skip
+    """A convolution of this type, with filters and biases that are not rounded yet; geometry as of aten's."""
+    rank, transposed = len(geometry[0]), geometry[3]  # whose filters are the second axis
+    filters = rounded(graph, filters, dtype, int(transposed))
+    made = call(graph, A.convolution.default, x, filters, None, *geometry)
+    if shift is not None:
+        made = call(graph, A.add.Tensor, made, _per_channel(graph, shift, rank))
+    return call(graph, A._to_copy.default, made, dtype=dtype)
+
+
+def _scale_and_shift(graph: Any, norm: Node, bias: Node | None = None) -> tuple[Node, Node]:
+    """What a BatchNorm multiplies each channel by, and adds to it where a bias was added before: (b - mean) * scale +
+    its own bias."""
+    _, weight, own, mean, variance = norm.args[:5]
+    scale = _scale(graph, weight, variance, norm.args[OPERATORS[norm.target][0]])
+    shift = call(graph, A.neg.default, _exact(graph, mean))
+    if bias is not None:
+        shift = call(graph, A.add.Tensor, bias, shift)
+    shift = call(graph, A.mul.Tensor, shift, scale)
+    return scale, shift if own is None else call(graph, A.add.Tensor, shift, _exact(graph, own))
 
 
 def _scale(graph: Any, weight: Node | None, variance: Node, epsilon: float) -> Node:
@@ -116,13 +135,9 @@ def of_own_statistics(node: Node) -> float | None:
 
 def scale_and_shift(graph: Any, node: Node) -> tuple[Node, Node]:
     """What a BatchNorm multiplies each channel by and adds to it, in float32, made where the graph inserts."""
-    x, weight, bias, mean, variance = node.args[:5]
-    scale = _scale(graph, weight, variance, node.args[OPERATORS[node.target][0]])
-    shift = call(graph, A.neg.default, call(graph, A.mul.Tensor, _exact(graph, mean), scale))
-    if bias is not None:
-        shift = call(graph, A.add.Tensor, shift, _exact(graph, bias))
-    trailing = value_of(x).dim() - 2
-    return _per_channel(graph, scale, trailing), _per_channel(graph, shift, trailing)
+    trailing = value_of(node.args[0]).dim() - 2
+    scale, shift = (_per_channel(graph, made, trailing) for made in _scale_and_shift(graph, node))
+    return scale, shift
 
 
 def _exact(graph: Any, node: Node) -> Node:

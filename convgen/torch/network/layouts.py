@@ -102,6 +102,7 @@ def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any], constant: C
     """Inserts the copies: of the tensors given, which the placeholders stand for, and of what convolutions read, images
     and constant filters."""
     changed: set[Node] = set()
+    copies: dict[Node, Node] = {}
     any_layout = not reads_memory(graph)
     for node in list(graph.nodes):
         if is_call(node, *_READS_MEMORY):
@@ -114,7 +115,7 @@ def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any], constant: C
                 _view_placeholder(graph, node, tensor)
     for node in list(graph.nodes):
         if is_call(node, A.convolution.default):
-            _copy_image(graph, node, changed)
+            _copy_image(graph, node, changed, copies)
             _copy_filters(graph, node, constant, changed)
         elif any_layout and _undoes_channels_last(node):
             node.kwargs = {}
@@ -243,16 +244,18 @@ def _view_placeholder(graph: Any, node: Node, tensor: Tensor) -> None:
         reader.replace_input_with(node, made)
 
 
-def _copy_image(graph: Any, convolution: Node, changed: set[Node]) -> None:
-    """Of a convolution, or of the padding before it, which will be the convolution's."""
+def _copy_image(graph: Any, convolution: Node, changed: set[Node], copies: dict[Node, Node]) -> None:
+    """Of a convolution, or of the padding before it, which will be the convolution's; one for all that read it."""
     reader = convolution
     if is_call(convolution.args[0], *PADDINGS):
         reader = convolution.args[0]
     image = reader.args[0]
     if _lies_as_read(value_of(image)):
         return
-    with graph.inserting_before(reader):
-        made = copied(graph, image)
+    if image not in copies:
+        with graph.inserting_before(reader):
+            copies[image] = copied(graph, image)
+    made = copies[image]
     reader.replace_input_with(image, made)
     changed.add(made)
     if reader is not convolution:
@@ -296,6 +299,15 @@ def copied(graph: Any, node: Node) -> Node:
     if memory_format := FORMATS.get(value_of(node).dim()):
         return call(graph, A.clone.default, node, memory_format=memory_format)
     return _packed_in(graph, node, channels_last(1))
+
+
+def uncopied(node: Node) -> Node:
+    """What a node is a copy of, as `copied` makes one; the node itself where it is none."""
+    packed: Node = node.args[0] if is_call(node, A.permute.default) else None
+    if is_call(packed, A.clone.default) and is_call(packed.args[0], A.permute.default):
+        source, order = packed.args[0].args
+        return source if node.args[1] == list(inverse(order)) else node
+    return node.args[0] if is_call(node, A.clone.default) else node
 
 
 def _packed_in(graph: Any, node: Node, order: tuple[int, ...]) -> Node:

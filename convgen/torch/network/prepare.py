@@ -22,6 +22,7 @@ from convgen.torch.memory import is_out_of_memory
 from convgen.torch.network.aliases import writes_alike
 from convgen.torch.network.batch_norm import fold_batch_norms
 from convgen.torch.network.borders import leave_to_passes
+from convgen.torch.network.branches import merge_branches
 from convgen.torch.network.chains import chain_of
 from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
@@ -196,6 +197,8 @@ class Prepared:
         if level is Rewritten.NOTHING:
             return []
         move_numbers(graph, constant_nodes(graph, constants))
+        merged = merge_branches(graph, constant_nodes(graph, constants))
+        self._note(merged, "layer", "merged into a convolution of the same input")
         folded = fold_batch_norms(graph, constant_nodes(graph, constants))
         self._note(folded, "BatchNorm", "folded into the convolutions before them")
         every = level is Rewritten.ALL
