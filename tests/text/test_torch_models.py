@@ -421,11 +421,19 @@ class ReadsMemory(nn.Module):
         lambda y, w: y.as_strided((2, 4, 5, 5), y.stride()).relu() + y[:, :, :5, :5],
         lambda y, w: y.mean((2, 3)) @ w.as_strided((4, 4), (5, 1)),
         lambda y, w: (y + 0).resize_(2, 4),
+        lambda y, w: y * y.mean((2, 3), True).as_strided((2, 4, 1, 1), (4, 1, 4, 4)),
+        lambda y, w: y * y.mean((2, 3), True).as_strided((2, 4, 1, 1), (1, 2, 1, 1)),
+        lambda y, w: y * y.mean((2, 3), True)[1:].as_strided((1, 4, 1, 1), (4, 1, 4, 4)),
+        lambda y, w: y * y.mean((2, 3), True)[1:].as_strided((1, 4, 1, 1), (4, 1, 4, 4), 0),
+        lambda y, w: y * y[:, :, :1, :1].as_strided((2, 4, 1, 1), (4, 1, 4, 4)),
         pytest.param(
             lambda y, w: y[1:].as_strided((2, 4), (10, 1), 0), marks=pytest.mark.filterwarnings("ignore:convgen")
         ),
     ],
-    ids=["contiguous", "strides", "weight", "resized", "part"],
+    ids=[
+        *("contiguous", "strides", "weight", "resized", "pixel", "other order", "other image", "first image"),
+        *("slice", "part"),
+    ],
 )
 def test_what_reads_memory_reads_that_of_the_model_s_own(read, last, compiled):
     model, x = ReadsMemory(read).eval(), torch.randn(2, 3, 8, 8)
@@ -435,6 +443,16 @@ def test_what_reads_memory_reads_that_of_the_model_s_own(read, last, compiled):
         options = {"inductor": False}
         found = torch.compile(model, backend="convgen", options=options) if compiled else fast(model, x)
         near(found(x), model(x))
+
+
+def test_a_network_that_pools_to_one_pixel_is_traced_once(monkeypatch):
+    """aten says in that one's strides that channels are last: nothing depends on these."""
+    traced = []
+    monkeypatch.setattr(prepare, "flat_graph", lambda *given: traced.append(given) or flat_graph(*given))
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).eval()
+    x = torch.randn(2, 3, 8, 8)
+    near(fast(model, x)(x), model(x).detach())
+    assert len(traced) == 1
 
 
 @pytest.mark.parametrize("inductor", [False, True])

@@ -18,7 +18,7 @@ import torch
 
 from convgen.torch.network.batch_norm import layer, normalized, parameters, scale_and_shift
 from convgen.torch.network.layouts import uncopied
-from convgen.torch.network.trace import call, is_call, value_of
+from convgen.torch.network.trace import call, erase_unread, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
@@ -59,7 +59,7 @@ def merge_branches(graph: Any, constant: Collection[Node]) -> int:
         branches = _branches(node, 1, constant) if is_call(node, *_SUMS) and node.users else None
         if branches and (widest := _widest(branches)):
             node.replace_all_uses_with(_merged(graph, node, branches, widest))
-            graph.eliminate_dead_code()
+            erase_unread(graph, node)
             merged += len(branches) - 1
     return merged
 

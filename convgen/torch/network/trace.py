@@ -119,10 +119,19 @@ def with_sources(node: Node, goes_on: Callable[[Node], bool]) -> Iterator[Node]:
 
 def _is_identity(node: Node) -> bool:
     """What the function returns stays a tensor of its own."""
-    copy = is_call(node, A.clone.default, A.alias.default) and not node.meta.get(STAYS)
-    if not copy or any(user.op == "output" for user in node.users):
+    if any(user.op == "output" for user in node.users):
         return False
-    return bool(value_of(node).stride() == value_of(node.args[0]).stride())
+    if is_call(node, A.as_strided.default):
+        return _lies_in_order(value_of(node)) and _lies_in_order(value_of(node.args[0]), value_of(node).shape)
+    copy = is_call(node, A.clone.default, A.alias.default) and not node.meta.get(STAYS)
+    return bool(copy and value_of(node).stride() == value_of(node.args[0]).stride())
+
+
+def _lies_in_order(value: Any, shape: Any = None) -> bool:
+    """Whether a tensor of this shape has one layout, whatever the network's: as pooled to one pixel by aten, which
+    says in the strides of that one's axes that channels are last."""
+    alone = value.dim() in (4, 5) and value.shape[2:].numel() == 1 and value.shape == (shape or value.shape)
+    return bool(alone and value.is_contiguous() and not value.storage_offset())
 
 
 def placeholders(graph: Any) -> list[Node]:
