@@ -132,3 +132,64 @@ def test_rows_that_lie_otherwise(x) -> None:
     found = ct.optimize(model, x, inductor=False)(x)
     torch.testing.assert_close(found, expected)
     assert found.stride() == expected.stride()
+
+
+def trained(norm: nn.Module) -> nn.Module:
+    nn.init.uniform_(norm.running_var, 0.5, 2)
+    for tensor in filter(lambda t: t is not None, (norm.running_mean, norm.weight, norm.bias)):
+        nn.init.uniform_(tensor, -1, 1)
+    return norm
+
+
+class Normalized(nn.Module):
+    """Linear layers with BatchNorm behind them: of tokens as rows (LeViT's), of tokens behind channels, of rows."""
+
+    def __init__(self, affine: bool = True) -> None:
+        super().__init__()
+        self.linears = nn.ModuleList(nn.Linear(*sizes) for sizes in ((8, 16), (16, 8), (8, 6), (6, 5)))
+        self.linears[1].bias = None
+        self.norms = nn.ModuleList(trained(nn.BatchNorm1d(k, affine=affine)) for k in (16, 8, 6, 5))
+
+    def by_rows(self, i: int, x):
+        y = self.linears[i](x)
+        return self.norms[i](y.flatten(0, 1)).reshape_as(y)
+
+    def forward(self, x):
+        y = x + self.by_rows(1, TF.hardswish(self.by_rows(0, x)))
+        z = torch.relu(self.norms[2](self.linears[2](y).transpose(1, 2)))
+        return y, z, torch.sigmoid(self.norms[3](self.linears[3](z.mean(2))))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norms_behind_linear_layers_are_fused(affine: bool) -> None:
+    model, x = Normalized(affine).eval(), torch.randn(3, 4, 8)
+    fast = ct.optimize(model, x, inductor=False)
+    for found, expected in zip(fast(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected.detach())
+    fused = ["add mul add hardswish", "mul add add", "add mul add relu", "add mul add sigmoid"]
+    assert [row.fused for row in fast.report] == fused
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_batch_norms_behind_what_stays_linear(seed: int, monkeypatch) -> None:
+    monkeypatch.setattr(prepare, "OnCpu", lambda: Drawn(seed))
+    model, x = Normalized().eval(), torch.randn(3, 4, 8)
+    for found, expected in zip(ct.optimize(model, x, inductor=False)(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected.detach())
+
+
+def test_batch_norms_of_their_own_statistics_or_of_what_others_read_stay() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linears = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+            self.norms = nn.ModuleList(trained(nn.BatchNorm1d(8)) for _ in range(2))
+
+        def forward(self, x):
+            a, b, c = (linear(x) for linear in self.linears)
+            own = TF.batch_norm(a, None, None, training=True)
+            return own, self.norms[0](b) * torch.tanh(b), self.norms[1](c[:, :4].repeat(1, 2))
+
+    model, x = Model().eval(), torch.randn(5, 8)
+    for found, expected in zip(ct.optimize(model, x, inductor=False)(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected.detach())

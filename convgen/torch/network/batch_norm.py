@@ -1,5 +1,6 @@
 """BatchNorm behind a convolution, folded: y = conv(x, w * scale) + shift, with scale and shift of constants alone; and
-BatchNorm as a scale and a shift of each channel, where a prologue can be made of it."""
+BatchNorm as a scale and a shift of each channel, where a prologue can be made of it, or the epilogue of a linear layer.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from convgen.torch.network.rounding import rounded
-from convgen.torch.network.trace import call, is_call, value_of
+from convgen.torch.network.trace import VIEWS, call, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
@@ -24,6 +25,9 @@ OPERATORS: dict[Any, tuple[int, int | None]] = {
     A._native_batch_norm_legit_no_training.default: (6, None),
     A._batch_norm_no_update.default: (6, None),
 }
+
+#: What is between a linear layer's product and a BatchNorm of its rows.
+_SEEN_BY = (*VIEWS, A.permute.default, A.transpose.int)
 
 
 def fold_batch_norms(graph: Any, constant: Collection[Node]) -> int:
@@ -122,6 +126,28 @@ def normalization_of(value: Node) -> Node | None:
         return None
     outputs = [user] if user.target is A.batch_norm.default else _outputs(user)
     return outputs[0] if len(outputs) == 1 and normalized(outputs[0]) is user else None
+
+
+def write_out_batch_norms(graph: Any, constant: Collection[Node]) -> None:
+    """Makes those of constants behind linear layers products and sums, behind which views of the result can move."""
+    for node in list(graph.nodes):
+        if not is_call(node, *OPERATORS) or not _is_of_product(value := node.args[0]) or len(value.users) != 1:
+            continue
+        result = normalization_of(value)
+        if result is None or not all(s is None or s in constant for s in node.args[1:5]):
+            continue
+        with graph.inserting_before(node):
+            scale, shift = scale_and_shift(graph, node)
+            made = call(graph, A.add.Tensor, call(graph, A.mul.Tensor, value, scale), shift)
+            made = call(graph, A._to_copy.default, made, dtype=value_of(result).dtype)
+        result.replace_all_uses_with(made)
+    graph.eliminate_dead_code()
+
+
+def _is_of_product(value: Node) -> bool:
+    while is_call(value, *_SEEN_BY):
+        value = value.args[0]
+    return is_call(value, A.addmm.default, A.mm.default)
 
 
 def of_own_statistics(node: Node) -> float | None:

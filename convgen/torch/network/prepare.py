@@ -20,7 +20,7 @@ from convgen.runtime.errors import WrongArguments
 from convgen.torch.launch import recipe
 from convgen.torch.memory import is_out_of_memory
 from convgen.torch.network.aliases import writes_alike
-from convgen.torch.network.batch_norm import fold_batch_norms
+from convgen.torch.network.batch_norm import fold_batch_norms, write_out_batch_norms
 from convgen.torch.network.borders import leave_to_passes
 from convgen.torch.network.branches import merge_branches
 from convgen.torch.network.chains import chain_of
@@ -206,6 +206,7 @@ class Prepared:
             split_pools(graph)
             moved = move_interpolation(graph, constant_nodes(graph, constants))
             self._note(moved, "interpolation", "moved behind 1x1 convolutions")
+            write_out_batch_norms(graph, constant_nodes(graph, constants))
             linears_as_convolutions(graph)
             sink_views(graph)
         _name_layers(graph, constants, names)
