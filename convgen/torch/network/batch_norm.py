@@ -40,17 +40,23 @@ def fold_batch_norms(graph: Any, constant: Collection[Node]) -> int:
 
 
 def _foldable(node: Node, constant: Collection[Node]) -> bool:
-    convolution, *statistics = node.args[:5]
+    convolution = node.args[0]
     _, training = OPERATORS[node.target]
     return (
         is_call(convolution, A.convolution.default)
         and not (convolution.args[6] and convolution.args[8] > 1)  # transposed, of groups
         and list(convolution.users) == [node]
         and not (training is not None and node.args[training])
-        and None not in statistics[2:]
-        and all(s is None or s in constant for s in (*statistics, *convolution.args[1:3]))
+        and None not in node.args[3:5]
+        and is_constant(node, constant)
+        and all(s is None or s in constant for s in convolution.args[1:3])
         and all(user.target is operator.getitem and user.args[1] == 0 for user in _outputs(node))
     )
+
+
+def is_constant(norm: Node, constant: Collection[Node]) -> bool:
+    """Whether a BatchNorm's statistics and parameters are constants."""
+    return all(s is None or s in constant for s in norm.args[1:5])
 
 
 def _outputs(node: Node) -> list[Node]:
@@ -134,7 +140,7 @@ def write_out_batch_norms(graph: Any, constant: Collection[Node]) -> None:
         if not is_call(node, *OPERATORS) or not _is_of_product(value := node.args[0]) or len(value.users) != 1:
             continue
         result = normalization_of(value)
-        if result is None or not all(s is None or s in constant for s in node.args[1:5]):
+        if result is None or not is_constant(node, constant):
             continue
         with graph.inserting_before(node):
             scale, shift = scale_and_shift(graph, node)

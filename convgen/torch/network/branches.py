@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from convgen.torch.network.batch_norm import layer, normalized, parameters, scale_and_shift
+from convgen.torch.network.batch_norm import is_constant, layer, normalized, parameters, scale_and_shift
 from convgen.torch.network.layouts import uncopied
 from convgen.torch.network.trace import call, erase_unread, is_call, value_of
 
@@ -95,7 +95,7 @@ def _branch(value: Node, sign: int, constant: Collection[Node]) -> _Branch | Non
     norm = normalized(value)
     if norm is None:
         return _Branch(value, None, sign) if _is_mergeable(value, constant) else None
-    if not all(s is None or s in constant for s in norm.args[1:5]):
+    if not is_constant(norm, constant):
         return None
     before = norm.args[0]
     alone = _is_mergeable(before, constant) and list(before.users) == [norm]
