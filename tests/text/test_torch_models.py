@@ -746,6 +746,19 @@ def test_the_report_says_what_a_graph_does_not_do():
     assert [row.fused for row in report] == ["add relu mul:2.0 add"] and not model.calls
 
 
+def test_notes_of_many_layers_name_the_first():
+    model, x = nn.Sequential(*(Tells() for _ in range(6))).eval(), torch.randn(1, 4, 30)
+    for layer in model[:5]:
+        layer.register_forward_hook(lambda module, given, result: 2 * result)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        notes = fast(model, x).report.notes
+    assert notes[:2] == [
+        "its forward sets attributes, which stay as they were: 0.calls, 0.features, 1.calls, 1.features and 8 more",
+        "hooks were traced, and are not called: of 0, 1, 2, 3 and 1 more",
+    ]
+
+
 class Hooked(nn.Module):
     """Whose results are what hooks keep: in a list and an attribute, by functions and a method."""
 

@@ -25,7 +25,7 @@ from convgen.torch.network.held import tensors_of
 from convgen.torch.network.models import check_model, with_modes
 from convgen.torch.network.parts import WithParts, parts_of
 from convgen.torch.network.prepare import Options, Prepared, autocast, make_room, resolved, without_data
-from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told, warn
+from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, listed, told, warn
 from convgen.torch.network.sizes import MOST_KINDS
 from convgen.torch.network.trace import quiet_export, tracing
 from convgen.torch.network.weights import Structure, Weights
@@ -282,7 +282,7 @@ class Optimized(Module):
             program = torch.export.export(model, args, kwargs, strict=False)
         if containers.written:
             raise RuntimeError("containers among the arguments that calls write to")
-        names = ", ".join(watched.names)
+        names = listed(watched.names)
         if watched.makes_layers:
             raise MakesLayers("layers that calls make")
         if names and remembers(self.model, given.args, given.kwargs):
@@ -293,8 +293,8 @@ class Optimized(Module):
         self._report = made.report
         if names:
             made.report.notes.append(f"its forward sets attributes, which stay as they were: {names}")
-        if hooks := ", ".join(hooked(self.model)):
-            made.report.notes.append(f"hooks were traced, and are not called: of {hooks}")
+        if hooks := hooked(self.model):
+            made.report.notes.append(f"hooks were traced, and are not called: of {listed(hooks)}")
 
         def run(given: Given) -> Any:
             now, tensors = weights.now(), given.tensors()

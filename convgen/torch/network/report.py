@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import astuple, dataclass, field
 
 import torch
@@ -35,6 +35,8 @@ NO_MEMORY = "there was no memory to time it"
 _NOTHING = "nothing was optimized: there are no convolutions"
 #: Where code is that a program calls, and that calls convgen for it.
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+#: Names that a note has of one kind.
+_MOST_NAMES = 4
 _HEADS = ("layer", "kernel", "us", "aten us", "fused", "why not")
 
 
@@ -94,6 +96,12 @@ def told(error: Exception) -> str:
     line = textwrap.shorten(f"{type(error).__name__}: {error}".partition("\n")[0], 160, placeholder=" ...")
     limit = limit_of_tracers(error)
     return f"{limit} ({line})" if limit else line
+
+
+def listed(names: Collection[str]) -> str:
+    """Names in a line: a network of many layers has as many."""
+    shown, rest = list(names)[:_MOST_NAMES], len(names) - _MOST_NAMES
+    return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _shown(value: object) -> str:
