@@ -74,6 +74,21 @@ def test_large_filters_are_rounded_some_at_a_time(monkeypatch):
     assert torch.equal(rounded(exact, torch.float16), whole)
 
 
+def test_no_floats_are_summed_so_far():
+    """torch.use_deterministic_algorithms refuses cumsum of floats on a GPU."""
+    summed = []
+
+    class Listens(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if "cumsum" in str(function):
+                summed.append(args[0].dtype)
+            return function(*args, **(kwargs or {}))
+
+    with Listens():
+        rounding._with_sums(torch.randn(3, 40), torch.float16)
+    assert summed == [torch.int64]
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_folded_batch_norm_shifts_no_mean(dtype, transposed, monkeypatch):

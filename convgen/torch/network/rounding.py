@@ -19,6 +19,8 @@ Tensor = Any
 A: Any = torch.ops.aten
 #: Weights that are rounded at once: a sort takes some 40 bytes for each.
 _AT_ONCE = 1 << 22
+#: The largest step between two numbers beside a filter's weights is so many units of the sum of steps.
+_UNITS = 1 << 40
 
 _library = torch.library.Library("convgen", "FRAGMENT")
 _library.define("rounded_filters(Tensor filters, ScalarType dtype, int axis) -> Tensor")
@@ -57,8 +59,10 @@ def _with_sums(exact: Tensor, dtype: torch.dtype) -> Tensor:
     gain = other.double() - near
     movable = (rest * total > 0) & (near != 0) & gain.isfinite()
     order = torch.where(movable, rest / gain, -1).argsort(dim=1, descending=True, stable=True)
-    gains = torch.where(movable, gain, 0).gather(1, order)
-    taken = ((gains.cumsum(1) - gains / 2).abs() <= total.abs()) & (gains != 0)
+    gain = torch.where(movable, gain, 0).gather(1, order).abs()
+    unit = gain.amax(1, keepdim=True).clamp_min(torch.finfo(torch.double).tiny) / _UNITS
+    units = (gain / unit).long()  # torch has no sums of floats so far that are deterministic on a GPU
+    taken = (units > 0) & (units.cumsum(1) - units // 2 <= total.abs() / unit)
     return torch.where(torch.zeros_like(taken).scatter(1, order, taken), other, near)
 
 
