@@ -26,6 +26,10 @@ def trained(norm):
     return norm
 
 
+def conv(taps=3, c=8, k=8, **options):
+    return nn.Conv2d(c, k, taps, padding=taps // 2, **options)
+
+
 class Sum(nn.Module):
     """Branches of one tensor, added or subtracted one by one or in pairs, and what follows."""
 
@@ -54,7 +58,7 @@ class Sum(nn.Module):
 
     def forward(self, x):
         terms = list(zip((branch(x) for branch in self.branches), self.signs, strict=True))
-        if self.pairs and len(terms) > 3:
+        if self.pairs and len(terms) > 3 and self.signs[0] == 1:
             (a, first), (b, second), *terms = terms
             terms.append((a + b, first) if first == second else (a - b, first))
         total = 0
@@ -76,11 +80,44 @@ def test_a_sum_of_branches_is_one_convolution(seed, rank):
         assert f"{layers} merged into a convolution of the same input" in fast.report.notes
 
 
-def conv(taps=3, c=8, k=8, **options):
-    return nn.Conv2d(c, k, taps, padding=taps // 2, **options)
+class Adapted(nn.Module):
+    """A convolution with LoRA's adapters, with biases or without, and BatchNorm behind one."""
+
+    def __init__(self, seed: int, rank: int) -> None:
+        super().__init__()
+        draw = random.Random(seed)
+        layer, norm = LAYERS[rank]
+        taps, stride = draw.choice((1, 3)), draw.choice((1, 2))
+        self.base = layer(6, 8, taps, stride, taps // 2, bias=draw.random() < 0.5)
+        self.adapters = nn.ModuleList()
+        for _ in range(draw.randint(1, 2)):
+            biases, own = draw.random() < 0.3, draw.choice((1, taps))
+            down = layer(6, draw.randint(1, 4), own, stride, own // 2, bias=biases)
+            behind = [trained(norm(8))] if draw.random() < 0.3 else []
+            self.adapters.append(nn.Sequential(down, layer(down.out_channels, 8, 1, bias=biases), *behind))
+        self.scaling = draw.choice((0.25, 1.0, -2.0))
+        self.eval()
+
+    def forward(self, x):
+        result = self.base(x)
+        for adapter in self.adapters:
+            result = result + adapter(x) * self.scaling
+        return torch.relu(result)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 3))
+def test_adapters_become_part_of_their_convolution(seed, rank):
+    model, x = Adapted(seed, rank), torch.randn(2, 6, *[5, 7, 4][:rank])
+    fast = ct.optimize(model, x, inductor=False)
+    torch.testing.assert_close(fast(x), model(x).detach(), rtol=1e-4, atol=1e-4)
+    assert [row.fused.removeprefix("add ") for row in fast.report.rows] == ["relu"]
 
 
 OTHERS = {
+    "no convolution that is whole": (conv(3, 8, 2), conv(1, 2, 8), lambda a, b, x: b(a(x)) + b(a(x))),
+    "three taps behind": (conv(3), conv(3), lambda a, b, x: a(x) + b(a(x))),
+    "what is between is read": (conv(1), conv(1), lambda a, b, x: a(x) + b(y := a(x)) + torch.tanh(y)),
+    "a factor that is a tensor": (conv(), conv(1), lambda a, b, x: a(x) + b(x) * x.mean()),
     "another tensor": (conv(), conv(1), lambda a, b, x: a(x) + b(torch.tanh(x))),
     "another reader": (conv(), conv(1), lambda a, b, x: (y := a(x)) + b(x) + torch.tanh(y)),
     "the tensor itself": (conv(), conv(1), lambda a, b, x: a(x) + x),

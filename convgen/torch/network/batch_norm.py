@@ -76,14 +76,38 @@ def _fold(graph: Any, node: Node) -> None:
         output.replace_all_uses_with(made)
 
 
-def parameters(graph: Any, convolution: Node, norm: Node | None = None) -> tuple[Node, Node | None]:
-    """Filters and biases (None: no biases) of a convolution and the BatchNorm behind it, not rounded yet."""
+def parameters(
+    graph: Any, convolution: Node, norm: Node | None = None, before: Node | None = None
+) -> tuple[Node, Node | None]:  # fmt: skip
+    """Filters and biases (None: no biases) of a convolution and the BatchNorm behind it, not rounded yet; of both where
+    one of one tap has another convolution `before` it."""
     w, b = (_exact(graph, node) if node else None for node in convolution.args[1:3])
+    if before is not None:
+        w, b = _of_both(graph, parameters(graph, before), (w, b))
     if norm is None:
         return w, b
     rank, transposed = len(convolution.args[3]), convolution.args[6]
     scale, shift = _scale_and_shift(graph, norm, b)
     return call(graph, A.mul.Tensor, w, _per_channel(graph, scale, rank + (not transposed))), shift
+
+
+def _of_both(
+    graph: Any, down: tuple[Node, Node | None], up: tuple[Node, Node | None]
+) -> tuple[Node, Node | None]:  # fmt: skip
+    """In float64 on the way, whose products are exact on any GPU."""
+    shape, dtype = [value_of(up[0]).shape[0], *value_of(down[0]).shape[1:]], value_of(up[0]).dtype
+
+    def product(of: Node) -> Node:
+        """Each value for a channel between the two, and what the channels behind have of it."""
+        factors = (call(graph, A._to_copy.default, node, dtype=torch.float64) for node in (up[0], of))
+        a, b = (call(graph, A.reshape.default, factor, [value_of(factor).shape[0], -1]) for factor in factors)
+        return call(graph, A._to_copy.default, call(graph, A.mm.default, a, b), dtype=dtype)
+
+    w = call(graph, A.view.default, product(down[0]), shape)
+    if down[1] is None:
+        return w, up[1]
+    shift = call(graph, A.view.default, product(down[1]), [-1])
+    return w, shift if up[1] is None else call(graph, A.add.Tensor, shift, up[1])
 
 
 def layer(

@@ -2,6 +2,7 @@
 FastViT's blocks as they are trained.
 
     conv(x, a) + conv(x, b) - norm(x)    =    conv(x, a + b - scale) + shift
+    conv(x, a) + 0.5 * conv(conv(x, down), up)    =    conv(x, a + 0.5 * up @ down)    LoRA's adapters, `up` of one tap
 
 The filters of the widest branch take those of the others at the taps that read the same pixels.  A BatchNorm of x
 itself is a branch of one tap that reads its own channel.  Filters are rounded once they are summed.
@@ -28,11 +29,13 @@ _SUMS = {A.add.Tensor: 1, A.sub.Tensor: -1}
 
 @dataclass(frozen=True)
 class _Branch:
-    """A convolution and the BatchNorm behind it, of which either may be None; what it is multiplied by in the sum."""
+    """A convolution, one of one tap behind it, and the BatchNorm behind these, each of which may be None; what the sum
+    multiplies it by."""
 
     convolution: Node
+    up: Node
     norm: Node
-    sign: int
+    factor: float
 
     @property
     def x(self) -> Node:
@@ -64,14 +67,16 @@ def merge_branches(graph: Any, constant: Collection[Node]) -> int:
     return merged
 
 
-def _branches(value: Any, sign: int, constant: Collection[Node]) -> list[_Branch] | None:
+def _branches(value: Any, factor: float, constant: Collection[Node]) -> list[_Branch] | None:
     """What a value is the sum of; None where one of these is no branch, or is read by others, too."""
     if value == 0:
         return []
     if not isinstance(value, torch.fx.Node):
         return None
+    if is_call(value, A.mul.Tensor) and isinstance(value.args[1], int | float) and len(value.args[0].users) == 1:
+        return _branches(value.args[0], factor * value.args[1], constant)
     if not is_call(value, *_SUMS):
-        branch = _branch(value, sign, constant)
+        branch = _branch(value, factor, constant)
         return None if branch is None else [branch]
     if len(value.args) > 2 or value.kwargs or value.args[0] is value.args[1]:  # a factor, or a value read twice
         return None
@@ -79,7 +84,7 @@ def _branches(value: Any, sign: int, constant: Collection[Node]) -> list[_Branch
     for addend, times in zip(value.args, (1, _SUMS[value.target]), strict=True):
         if isinstance(addend, torch.fx.Node) and (list(addend.users) != [value] or not _is_alike(addend, value)):
             return None
-        branches = _branches(addend, sign * times, constant)
+        branches = _branches(addend, factor * times, constant)
         if branches is None:
             return None
         found += branches
@@ -91,15 +96,24 @@ def _is_alike(addend: Node, value: Node) -> bool:
     return bool(isinstance(a, torch.Tensor) and a.shape == b.shape and a.dtype == b.dtype)
 
 
-def _branch(value: Node, sign: int, constant: Collection[Node]) -> _Branch | None:
+def _branch(value: Node, factor: float, constant: Collection[Node]) -> _Branch | None:
     norm = normalized(value)
-    if norm is None:
-        return _Branch(value, None, sign) if _is_mergeable(value, constant) else None
-    if not is_constant(norm, constant):
+    if norm is not None and not is_constant(norm, constant):
         return None
-    before = norm.args[0]
-    alone = _is_mergeable(before, constant) and list(before.users) == [norm]
-    return _Branch(before if alone else None, norm, sign)
+    before = value if norm is None else norm.args[0]
+    if not _is_mergeable(before, constant) or (norm is not None and list(before.users) != [norm]):
+        return None if norm is None else _Branch(None, None, norm, factor)
+    down = uncopied(before.args[0])
+    alone = len(down.users) == 1 and list(before.args[0].users) == [before]
+    if alone and _is_product(before) and _is_mergeable(down, constant) and down.args[8] == 1:
+        return _Branch(down, before, norm, factor)
+    return _Branch(before, None, norm, factor)
+
+
+def _is_product(convolution: Node) -> bool:
+    """Whether it has one tap, and all channels of all pixels."""
+    _, w, _, stride, padding, *_, groups = convolution.args
+    return bool(value_of(w).shape[2:].numel() == groups == 1 and set(stride) == {1} and not any(padding))
 
 
 def _is_mergeable(node: Node, constant: Collection[Node]) -> bool:
@@ -110,8 +124,8 @@ def _is_mergeable(node: Node, constant: Collection[Node]) -> bool:
 
 
 def _widest(branches: Sequence[_Branch]) -> _Branch | None:
-    """The convolution whose taps read all pixels that the others read; None where there is none, or a single branch."""
-    convolutions = [branch for branch in branches if branch.convolution]
+    """A single convolution whose taps read all pixels that the others read; None where there is none, or one branch."""
+    convolutions = [branch for branch in branches if branch.convolution and not branch.up]
     if len(branches) < 2 or not convolutions:
         return None
     widest = max(convolutions, key=lambda branch: (branch.extents, [taps for taps, *_ in branch.axes]))
@@ -140,15 +154,15 @@ def _merged(graph: Any, value: Node, branches: Sequence[_Branch], widest: _Branc
     with graph.inserting_before(value):
         for branch in branches:
             own, shift = _parameters(graph, branch, widest)
-            filters.append(_signed(graph, _among(graph, own, branch, widest), branch.sign))
+            filters.append(_times(graph, branch.factor, _among(graph, own, branch, widest)))
             if shift is not None:
-                shifts.append(_signed(graph, shift, branch.sign))
+                shifts.append(_times(graph, branch.factor, shift))
         shift = _sum(graph, shifts) if shifts else None
         return layer(graph, x, _sum(graph, filters), shift, geometry, value_of(value).dtype)
 
 
-def _signed(graph: Any, value: Node, sign: int) -> Node:
-    return value if sign > 0 else call(graph, A.neg.default, value)
+def _times(graph: Any, factor: float, value: Node) -> Node:
+    return value if factor == 1 else call(graph, A.mul.Tensor, value, factor)
 
 
 def _sum(graph: Any, values: Sequence[Node]) -> Node:
@@ -157,6 +171,8 @@ def _sum(graph: Any, values: Sequence[Node]) -> Node:
 
 def _parameters(graph: Any, branch: _Branch, widest: _Branch) -> tuple[Node, Node | None]:
     """Filters and biases, not rounded yet."""
+    if branch.up is not None:
+        return parameters(graph, branch.up, branch.norm, branch.convolution)
     if branch.convolution is not None:
         return parameters(graph, branch.convolution, branch.norm)
     groups, rank = widest.convolution.args[8], len(widest.axes)

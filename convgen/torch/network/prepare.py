@@ -45,6 +45,7 @@ from convgen.torch.network.layouts import (
     with_channels_last,
 )
 from convgen.torch.network.linears import linears_as_convolutions, restore
+from convgen.torch.network.low_rank import merge_products
 from convgen.torch.network.normalizations import write_out
 from convgen.torch.network.passes import lay_out_passes
 from convgen.torch.network.pools import split_pools
@@ -206,6 +207,8 @@ class Prepared:
             split_pools(graph)
             moved = move_interpolation(graph, constant_nodes(graph, constants))
             self._note(moved, "interpolation", "moved behind 1x1 convolutions")
+            merged = merge_products(graph, constant_nodes(graph, constants))
+            self._note(merged, "linear layer", "merged into another one of the same input")
             write_out_batch_norms(graph, constant_nodes(graph, constants))
             linears_as_convolutions(graph)
             sink_views(graph)
