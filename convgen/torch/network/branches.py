@@ -19,6 +19,7 @@ import torch
 
 from convgen.torch.network.batch_norm import is_constant, layer, normalized, parameters, scale_and_shift
 from convgen.torch.network.layouts import uncopied
+from convgen.torch.network.low_rank import has_bits
 from convgen.torch.network.trace import call, erase_unread, is_call, value_of
 
 Node = Any
@@ -104,7 +105,7 @@ def _branch(value: Node, factor: float, constant: Collection[Node]) -> _Branch |
     if not _is_mergeable(before, constant) or (norm is not None and list(before.users) != [norm]):
         return None if norm is None else _Branch(None, None, norm, factor)
     down = uncopied(before.args[0])
-    alone = len(down.users) == 1 and list(before.args[0].users) == [before]
+    alone = len(down.users) == 1 and list(before.args[0].users) == [before] and has_bits(value_of(value).dtype)
     if alone and _is_product(before) and _is_mergeable(down, constant) and down.args[8] == 1:
         return _Branch(down, before, norm, factor)
     return _Branch(before, None, norm, factor)

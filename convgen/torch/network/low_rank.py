@@ -2,7 +2,8 @@
 
     linear(x, w, b) + 0.5 * linear(linear(x, down), up)    =    linear(x, w + 0.5 * up @ down, b)
 
-The matrices are multiplied and summed in float64, and rounded once.
+The matrices are multiplied and summed in float64, and rounded once.  Not to bfloat16: with its 8 bits, most of what an
+adapter adds to a weight is less than half a step, and would be gone.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ class _Term:
     bias: Node | None
     matrices: tuple[Node, ...]
     factor: float
+
+
+def has_bits(dtype: torch.dtype) -> bool:
+    """Whether a type has the bits for an adapter's part of a weight."""
+    return dtype != torch.bfloat16
 
 
 def merge_products(graph: Any, constant: Collection[Node]) -> int:
@@ -80,7 +86,8 @@ def _term(value: Node, constant: Collection[Node]) -> _Term | None:
     else:
         return None
     known = is_call(columns, A.t.default) and columns in constant and (bias is None or bias in constant)
-    if not known or value_of(product).dtype != value_of(value).dtype or (bias and value_of(bias).dim() != 1):
+    dtype = value_of(product).dtype
+    if not known or dtype != value_of(value).dtype or not has_bits(dtype) or (bias and value_of(bias).dim() != 1):
         return None
     matrix = columns.args[0]
     before = _term(rows, constant) if is_call(_seen(rows, alone=True), A.mm.default) else None
