@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import torch
 
 from convgen.torch.network.batch_norm import is_constant, layer, normalized, parameters, scale_and_shift
 from convgen.torch.network.layouts import uncopied
-from convgen.torch.network.low_rank import has_bits
-from convgen.torch.network.trace import call, erase_unread, is_call, value_of
+from convgen.torch.network.rounding import has_bits
+from convgen.torch.network.trace import call, erase_unread, is_call, value_of, weighted_sum
 
 Node = Any
 A: Any = torch.ops.aten
@@ -151,23 +150,15 @@ def _fits(branch: _Branch, widest: _Branch) -> bool:
 
 def _merged(graph: Any, value: Node, branches: Sequence[_Branch], widest: _Branch) -> Node:
     x, _, _, *geometry = widest.convolution.args
-    filters, shifts = list[Node](), list[Node]()
+    filters, shifts = list[tuple[float, Node]](), list[tuple[float, Node]]()
     with graph.inserting_before(value):
         for branch in branches:
             own, shift = _parameters(graph, branch, widest)
-            filters.append(_times(graph, branch.factor, _among(graph, own, branch, widest)))
+            filters.append((branch.factor, _among(graph, own, branch, widest)))
             if shift is not None:
-                shifts.append(_times(graph, branch.factor, shift))
-        shift = _sum(graph, shifts) if shifts else None
-        return layer(graph, x, _sum(graph, filters), shift, geometry, value_of(value).dtype)
-
-
-def _times(graph: Any, factor: float, value: Node) -> Node:
-    return value if factor == 1 else call(graph, A.mul.Tensor, value, factor)
-
-
-def _sum(graph: Any, values: Sequence[Node]) -> Node:
-    return reduce(lambda a, b: call(graph, A.add.Tensor, a, b), values)
+                shifts.append((branch.factor, shift))
+        shift = weighted_sum(graph, shifts) if shifts else None
+        return layer(graph, x, weighted_sum(graph, filters), shift, geometry, value_of(value).dtype)
 
 
 def _parameters(graph: Any, branch: _Branch, widest: _Branch) -> tuple[Node, Node | None]:

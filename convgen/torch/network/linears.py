@@ -63,13 +63,13 @@ def _linear(node: Node) -> tuple[Node, Node, Node | None] | None:
     Where x has axes of its own, such as of heads that are joined, it is what the product reads."""
     if of_view := _product_of_view(node):
         return of_view
-    if not (product := _product(node)) or not value_of(node).numel() or any(map(_product_of_view, node.users)):
+    if not (product := product_of(node)) or not value_of(node).numel() or any(map(_product_of_view, node.users)):
         return None
     return product if _order(product[0]) else None
 
 
 def _product_of_view(node: Node) -> tuple[Node, Node, Node | None] | None:
-    if not is_call(node, *VIEWS) or value_of(node).dim() not in _RANKS or not (product := _product(node.args[0])):
+    if not is_call(node, *VIEWS) or value_of(node).dim() not in _RANKS or not (product := product_of(node.args[0])):
         return None
     rows, matrix, bias = product
     if len(node.args[0].users) != 1 or value_of(node).shape[-1] != value_of(node.args[0]).shape[-1]:
@@ -80,7 +80,7 @@ def _product_of_view(node: Node) -> tuple[Node, Node, Node | None] | None:
     return (x, matrix, bias) if _order(x) else None
 
 
-def _product(node: Node) -> tuple[Node, Node, Node | None] | None:
+def product_of(node: Node) -> tuple[Node, Node, Node | None] | None:
     """Rows, the matrix that they are multiplied by, transposed, and what is added to each row."""
     if is_call(node, A.addmm.default) and not node.kwargs:
         bias, rows, columns = node.args

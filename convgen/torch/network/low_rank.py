@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from convgen.torch.network.rounding import rounded
-from convgen.torch.network.trace import VIEWS, call, erase_unread, is_call, value_of
+from convgen.torch.network.linears import product_of
+from convgen.torch.network.rounding import has_bits, rounded
+from convgen.torch.network.trace import VIEWS, call, erase_unread, is_call, value_of, weighted_sum
 
 Node = Any
 A: Any = torch.ops.aten
@@ -32,11 +33,6 @@ class _Term:
     bias: Node | None
     matrices: tuple[Node, ...]
     factor: float
-
-
-def has_bits(dtype: torch.dtype) -> bool:
-    """Whether a type has the bits for an adapter's part of a weight."""
-    return dtype != torch.bfloat16
 
 
 def merge_products(graph: Any, constant: Collection[Node]) -> int:
@@ -79,17 +75,11 @@ def _terms(value: Any, factor: float, constant: Collection[Node]) -> list[_Term]
 
 def _term(value: Node, constant: Collection[Node]) -> _Term | None:
     product = _seen(value, alone=True)
-    if is_call(product, A.addmm.default) and not product.kwargs:
-        bias, rows, columns = product.args
-    elif is_call(product, A.mm.default):
-        bias, (rows, columns) = None, product.args
-    else:
+    if (found := product_of(product)) is None or not has_bits(value_of(product).dtype):
         return None
-    known = is_call(columns, A.t.default) and columns in constant and (bias is None or bias in constant)
-    dtype = value_of(product).dtype
-    if not known or dtype != value_of(value).dtype or not has_bits(dtype) or (bias and value_of(bias).dim() != 1):
+    rows, matrix, bias = found
+    if matrix not in constant or not (bias is None or bias in constant):
         return None
-    matrix = columns.args[0]
     before = _term(rows, constant) if is_call(_seen(rows, alone=True), A.mm.default) else None
     if before is None:
         return _Term(_seen(rows, alone=False), product, bias, (matrix,), 1.0)
@@ -115,12 +105,11 @@ def _is_same(value: Node, alone: bool) -> bool:
 def _merged(graph: Any, value: Node, terms: Sequence[_Term], whole: _Term) -> Node:
     rows = whole.product.args[-2]
     with graph.inserting_before(value):
-        matrices = []
+        matrices = list[tuple[float, Node]]()
         for term in terms:
             exact = [call(graph, A._to_copy.default, matrix, dtype=torch.float64) for matrix in term.matrices]
-            made = reduce(lambda a, b: call(graph, A.mm.default, a, b), exact)
-            matrices.append(made if term.factor == 1 else call(graph, A.mul.Tensor, made, term.factor))
-        matrix = reduce(lambda a, b: call(graph, A.add.Tensor, a, b), matrices)
+            matrices.append((term.factor, reduce(lambda a, b: call(graph, A.mm.default, a, b), exact)))
+        matrix = weighted_sum(graph, matrices)
         columns = call(graph, A.t.default, rounded(graph, matrix, value_of(whole.product).dtype, 0))
         if whole.bias is None:
             product = call(graph, A.mm.default, rows, columns)

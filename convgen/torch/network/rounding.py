@@ -33,6 +33,11 @@ def rounded(graph: Any, filters: Node, dtype: torch.dtype, axis: int) -> Node:
     return call(graph, torch.ops.convgen.rounded_filters.default, filters, dtype, axis)
 
 
+def has_bits(dtype: torch.dtype) -> bool:
+    """Whether a type has the bits for what an adapter adds to a weight."""
+    return dtype != torch.bfloat16
+
+
 def before_rounding(filters: Node) -> Node:
     """What floating-point filters were before they got their type, where a node gives them that alone."""
     rounds = is_call(filters, A._to_copy.default, torch.ops.convgen.rounded_filters.default)

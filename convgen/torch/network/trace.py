@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import sys
 import warnings
@@ -136,6 +137,12 @@ def _lies_in_order(value: Any, shape: Any = None) -> bool:
 
 def placeholders(graph: Any) -> list[Node]:
     return [node for node in graph.nodes if node.op == "placeholder"]
+
+
+def weighted_sum(graph: Any, terms: Sequence[tuple[float, Node]]) -> Node:
+    """Of values, each times its factor, where the graph inserts."""
+    values = (v if factor == 1 else call(graph, A.mul.Tensor, v, factor) for factor, v in terms)
+    return functools.reduce(lambda a, b: call(graph, A.add.Tensor, a, b), values)
 
 
 def is_call(node: Any, *operators: Any) -> bool:
