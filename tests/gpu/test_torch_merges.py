@@ -1,4 +1,5 @@
-"""Layers that `optimize` makes one of several, on a GPU: branches, adapters, BatchNorms behind linear layers."""
+"""What `optimize` makes part of a layer, on a GPU: branches, adapters, functions of concatenations, BatchNorms behind
+linear layers."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def with_statistics(norm):
 class Branches(nn.Module):
     """A block of RepVGG as it is trained: 3x3, 1x1 and the input itself, each with a BatchNorm."""
 
-    one_layer = 1
+    layers = 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +53,7 @@ class Branches(nn.Module):
 class Adapters(nn.Module):
     """LoRA behind a convolution and behind a linear layer."""
 
-    one_layer = 2
+    layers = 2
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,10 +69,24 @@ class Adapters(nn.Module):
         return TF.gelu(self.linear(y) + 0.5 * self.b(self.a(y)))
 
 
+class Joined(nn.Module):
+    """YOLO's CSP block: functions of a concatenation, which each convolution has for its own channels."""
+
+    layers = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(64, 24, 1, bias=False), nn.Conv2d(64, 72, 3, padding=1, bias=False)
+        self.norm, self.shortcut = with_statistics(nn.BatchNorm2d(96)), nn.Conv2d(64, 96, 1)
+
+    def forward(self, x):
+        return TF.silu(self.norm(torch.cat([self.a(x), self.b(x)], 1))) + self.shortcut(x)
+
+
 class NormedLinear(nn.Module):
     """LeViT's layer: a product of tokens, then a BatchNorm over them."""
 
-    one_layer = 1
+    layers = 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,12 +99,12 @@ class NormedLinear(nn.Module):
 
 @pytest.mark.usefixtures("_algorithms")
 @pytest.mark.parametrize("inductor", [False, True])
-@pytest.mark.parametrize("kind", [Branches, Adapters, NormedLinear])
+@pytest.mark.parametrize("kind", [Branches, Adapters, Joined, NormedLinear])
 def test_merged_layers_are_right(kind, inductor):
     model = kind().eval().half().cuda().to(memory_format=torch.channels_last)
     x = torch.randn(4, 64, 20, 20, device="cuda").half().to(memory_format=torch.channels_last)
     ready = ct.optimize(model, x, measure=False, inductor=inductor)
-    assert len(ready.report) == kind.one_layer and all(row.kernel != "aten" for row in ready.report), str(ready.report)
+    assert len(ready.report) == kind.layers and all(row.kernel != "aten" for row in ready.report), str(ready.report)
     with torch.no_grad():
         exact, own, found = copy.deepcopy(model).double()(x.double()), model(x), ready(x)
         assert (found.double() - exact).norm() <= 1.5 * (own.double() - exact).norm() + 1e-4 * exact.norm()

@@ -838,7 +838,7 @@ NO_CHAINS = (
     lambda t, o: t * torch.sigmoid(100 * t),
     lambda t, o: torch.exp(-((100 * (t - 0.1)) ** 2)) + t.clamp(min=0),
     lambda t, o: 1 / (1e16 * (t - 0.1) ** 2 + 1) + t.clamp(min=0),
-    lambda t, o: 1 / t,
+    lambda t, o: (1 / t).clamp(-100, 100),  # beyond, a result is as good as its last bits
     lambda t, o: torch.where(t > 0, t, o),
     lambda t, o: TF.threshold(t, 0, 1),
     lambda t, o: t.sin(),

@@ -67,7 +67,7 @@ def _outputs(node: Node) -> list[Node]:
 def _fold(graph: Any, node: Node) -> None:
     convolution = node.args[0]
     x, _, _, *geometry = convolution.args
-    with graph.inserting_before(convolution):
+    with graph.inserting_before(node):
         made = layer(graph, x, *parameters(graph, convolution, node), geometry, value_of(convolution).dtype)
     if node.target is A.batch_norm.default:
         node.replace_all_uses_with(made)

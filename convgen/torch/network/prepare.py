@@ -21,6 +21,7 @@ from convgen.torch.launch import recipe
 from convgen.torch.memory import is_out_of_memory
 from convgen.torch.network.aliases import writes_alike
 from convgen.torch.network.batch_norm import fold_batch_norms, write_out_batch_norms
+from convgen.torch.network.before_concatenations import move_before_concatenations
 from convgen.torch.network.borders import leave_to_passes
 from convgen.torch.network.branches import merge_branches
 from convgen.torch.network.chains import chain_of
@@ -198,11 +199,14 @@ class Prepared:
         if level is Rewritten.NOTHING:
             return []
         move_numbers(graph, constant_nodes(graph, constants))
+        every = level is Rewritten.ALL
+        if every:
+            moved = move_before_concatenations(graph, constant_nodes(graph, constants))
+            self._note(moved, "function", "moved before concatenations")
         merged = merge_branches(graph, constant_nodes(graph, constants))
         self._note(merged, "layer", "merged into a convolution of the same input")
         folded = fold_batch_norms(graph, constant_nodes(graph, constants))
         self._note(folded, "BatchNorm", "folded into the convolutions before them")
-        every = level is Rewritten.ALL
         if every:
             split_pools(graph)
             moved = move_interpolation(graph, constant_nodes(graph, constants))

@@ -1,0 +1,127 @@
+"""Functions of a concatenation of convolutions' results, moved before it: MixNet's and YOLO's CSP blocks.
+
+    relu(norm(cat([conv(x, a), conv(y, b)], 1)))  =  cat([relu(norm_a(conv(x, a))), relu(norm_b(conv(y, b)))], 1)
+
+Each convolution has the BatchNorm of its own channels folded, and the functions behind that in its epilogue; the
+concatenation is written in place (concatenations.py).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from convgen.functional.arrays import WIDEST
+from convgen.torch.network.batch_norm import OPERATORS as BATCH_NORMS
+from convgen.torch.network.batch_norm import is_constant, normalization_of, normalized
+from convgen.torch.network.chains import is_pointwise
+from convgen.torch.network.trace import call, is_call, value_of
+
+Node = Any
+A: Any = torch.ops.aten
+
+
+def move_before_concatenations(graph: Any, constant: Collection[Node]) -> int:
+    """Moves BatchNorms of constants, and functions of one element; how many there were."""
+    moved = 0
+    for node in list(graph.nodes):
+        cat = node if _is_concatenation(node) and _pays(node) else None
+        while cat is not None and (made := _moved(graph, cat, constant)) is not None:
+            cat, moved = made, moved + 1
+    graph.eliminate_dead_code()
+    return moved
+
+
+def _is_concatenation(node: Node) -> bool:
+    """Along the channels, of different tensors of one type."""
+    if not is_call(node, A.cat.default) or len(node.args) < 2 or node.kwargs:
+        return False
+    (parts, axis), value = node.args, value_of(node)
+    alike = all(value_of(part).dtype == value.dtype and value_of(part).dim() == value.dim() for part in parts)
+    return alike and value.dim() in (3, 4, 5) and axis % value.dim() == 1 and len(set(parts)) == len(parts)
+
+
+def _pays(cat: Node) -> bool:
+    """Whether convolutions make half of the channels at least: the functions of others stay passes."""
+    own = sum(value_of(part).shape[1] for part in cat.args[0] if _is_convolved(part, cat))
+    return bool(2 * own >= value_of(cat).shape[1])
+
+
+def _is_convolved(value: Node, reader: Node) -> bool:
+    """Whether a value, which nothing else reads, is a convolution's result or a function of that, which can have the
+    reader's functions in its epilogue."""
+    if list(value.users) != [reader]:
+        return False
+    if is_call(value, A.convolution.default):
+        return True
+    if (norm := normalized(value)) is not None:
+        return _is_convolved(norm.args[0], norm)
+    return any(is_pointwise(value, source) and _is_convolved(source, value) for source in value.all_input_nodes)
+
+
+def _moved(graph: Any, cat: Node, constant: Collection[Node]) -> Node | None:
+    """The concatenation of what the function that alone reads one makes of its parts; None where it stays."""
+    if len(cat.users) != 1:
+        return None
+    (user,) = cat.users
+    result = normalization_of(cat)
+    if result is None:
+        result, moves = user, _is_of_each_part(user, cat)
+    else:
+        moves = is_constant(user, constant)
+    if not moves:
+        return None
+    with graph.inserting_before(user):
+        whole = call(graph, A.cat.default, [_of_part(graph, cat, user, at) for at in range(len(cat.args[0]))], 1)
+    result.replace_all_uses_with(whole)
+    return whole
+
+
+def _is_of_each_part(user: Node, cat: Node) -> bool:
+    """Whether a function is of one element, and what it reads beside the concatenation has slices that convolutions can
+    read."""
+    if not is_pointwise(user, cat) or value_of(user).shape != value_of(cat).shape:
+        return False
+    sliced = [value_of(node) for node in user.all_input_nodes if node is not cat and _axis(node, cat, user) is not None]
+    return all(first * value.element_size() % WIDEST == 0 for value in sliced for first in _firsts(cat))
+
+
+def _of_part(graph: Any, cat: Node, user: Node, at: int) -> Node:
+    """What the function makes of one part."""
+
+    def own(node: Node) -> Node:
+        if node is cat:
+            return cat.args[0][at]
+        if (axis := _axis(node, cat, user)) is None:
+            return node
+        first = _firsts(cat)[at]
+        return call(graph, A.slice.Tensor, node, axis, first, first + value_of(cat.args[0][at]).shape[1])
+
+    arguments, keywords = torch.fx.map_arg((user.args, user.kwargs), own)
+    made = call(graph, user.target, *arguments, **keywords)
+    return made if isinstance(value_of(made), torch.Tensor) else _result(graph, made)
+
+
+def _result(graph: Any, norm: Node) -> Node:
+    """Of a BatchNorm that makes a tuple."""
+    node = graph.call_function(operator.getitem, (norm, 0))
+    node.meta["val"] = value_of(norm)[0]
+    return node
+
+
+def _axis(operand: Node, cat: Node, user: Node) -> int | None:
+    """The axis of an operand that is of channels; None where one number, or one image, is for all."""
+    if is_call(user, *BATCH_NORMS):
+        return 0
+    value = value_of(operand)
+    axis = value.dim() - value_of(cat).dim() + 1
+    return None if axis < 0 or value.shape[axis] == 1 else axis
+
+
+def _firsts(cat: Node) -> list[int]:
+    """The first channel of each part."""
+    return [0, *accumulate(value_of(part).shape[1] for part in cat.args[0][:-1])]
