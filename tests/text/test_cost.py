@@ -72,11 +72,13 @@ def test_no_estimate_beats_the_hardware(strategy: str, data: st.DataObject) -> N
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), dim=st.sampled_from("nck"), factor=st.sampled_from((3, 5)))
 def test_more_of_a_problem_takes_no_less_time(strategy: str, data: st.DataObject, dim: str, factor: int) -> None:
-    """By odd factors, which leave the alignment of rows as it is."""
+    """By odd factors, which leave the alignment of rows as it is.  Of 8 channels, several taps ask for one line of the
+    filters, and wait for one another; of more channels, fewer do."""
     problem, options = data.draw(cases(strategy))
     more = resized(problem, **{dim: factor})
     assume(serves(more, strategy, options))
-    assert estimate(strategy, more, options) >= NEARLY * estimate(strategy, resized(problem), options)
+    least = 0.98 if dim == "c" and problem.c_per_group <= 8 else NEARLY
+    assert estimate(strategy, more, options) >= least * estimate(strategy, resized(problem), options)
 
 
 #: Of networks: dense, pointwise and depthwise layers, forward and backward.
