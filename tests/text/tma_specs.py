@@ -274,9 +274,9 @@ def im2col_problems(draw, ranks: Sequence[int] = (1, 2, 3), pixels: int = 300) -
     groups = draw(GROUPS)
     c, k = draw(_of_groups(groups, True)) if groups > 1 else (8 * draw(st.integers(1, 12)), draw(st.integers(1, 80)))
     problem = make(
-        "fprop", draw(st.integers(1, 4)), c, k, inputs, filters, strides, pads, dilations, groups, dtype, name="random",
+        "fprop", 2, c, k, inputs, filters, strides, pads, dilations, groups, dtype, name="random",
     )  # fmt: skip
-    assume(problem.output_pixels <= pixels)
+    problem = _with_images(draw, problem, 4, pixels)
     problem = reordered(draw, reordered(draw, problem, "w", 1), "y", 3)
     problem = typed(problem, y=draw(st.sampled_from(("f16", "bf16", "f32"))))
     return _with_epilogue(draw, problem)
@@ -356,10 +356,10 @@ def halo_problems(draw, pixels: int = 300) -> ConvProblem:
     else:
         c, k = 8 * draw(st.integers(1, 10)), draw(st.sampled_from((8, 1))) * draw(st.integers(1, 10))
     problem = make(
-        "fprop", draw(st.integers(1, 4)), c, k, extents, taps, stride, pads, dilation, groups,
-        draw(st.sampled_from(("f16", "bf16"))), name="random",
+        "fprop", 2, c, k, extents, taps, stride, pads, dilation, groups, draw(st.sampled_from(("f16", "bf16"))),
+        name="random",
     )  # fmt: skip
-    assume(problem.output_pixels <= pixels)
+    problem = _with_images(draw, problem, 4, pixels)
     if draw(st.integers(0, 3)) == 0:
         problem = laid_out(problem, y=("n", "k", *problem.spatial.output))  # type: ignore[arg-type]
     problem = reordered(draw, problem, "w")
@@ -397,10 +397,9 @@ def wgrad_problems(draw, pixels: int = 300) -> ConvProblem:
     c, k = (groups * unit * draw(st.integers(1, 80 // groups // unit or 1)) for _ in range(2))
     dtype = draw(st.sampled_from(("f16", "bf16")))
     problem = make(
-        "wgrad", draw(st.integers(1, 6)), c, k, inputs, filters, strides, pads, dilations, groups, dtype, name="random",
+        "wgrad", 2, c, k, inputs, filters, strides, pads, dilations, groups, dtype, name="random",
     )  # fmt: skip
-    assume(problem.output_pixels <= pixels)
-    problem = reordered(draw, problem, "xyw")
+    problem = reordered(draw, _with_images(draw, problem, 6, pixels), "xyw")
     return _with_epilogue(draw, typed(problem, w=draw(st.sampled_from(("f16", "bf16", "f32")))))
 
 
@@ -424,9 +423,8 @@ def stem_wgrad_problems(draw, pixels: int = 300) -> ConvProblem:
         axes.append((draw(st.integers(max(1, taps - low - high), 16 * stride + taps)), taps, stride, (low, high)))
     inputs, filters, strides, pads = zip(*axes, strict=True)
     c, k, dtype = draw(st.integers(1, 7)), draw(st.integers(1, 160)), draw(st.sampled_from(("f16", "bf16")))
-    problem = make("wgrad", draw(st.integers(1, 5)), c, k, inputs, filters, strides, pads, dtype=dtype, name="random")
-    assume(problem.output_pixels <= pixels)
-    problem = reordered(draw, problem, "xyw")
+    problem = make("wgrad", 2, c, k, inputs, filters, strides, pads, dtype=dtype, name="random")
+    problem = reordered(draw, _with_images(draw, problem, 5, pixels), "xyw")
     return _with_epilogue(draw, typed(problem, w=draw(st.sampled_from(("f16", "bf16", "f32")))))
 
 
@@ -436,8 +434,8 @@ def winograd_problems(draw, pixels: int = 200) -> ConvProblem:
     pads = tuple((draw(st.integers(0, 3)), draw(st.integers(0, 3))) for _ in range(2))
     inputs = tuple(draw(st.integers(max(1, 3 - sum(pad)), 12)) for pad in pads)
     c, k, dtype = draw(st.integers(1, 70)), draw(st.integers(1, 40)), draw(st.sampled_from(("f16", "bf16", "f32")))
-    problem = make("fprop", draw(st.integers(1, 3)), c, k, inputs, (3, 3), pad=pads, dtype=dtype, name="random")
-    assume(problem.output_pixels <= pixels)
+    problem = make("fprop", 2, c, k, inputs, (3, 3), pad=pads, dtype=dtype, name="random")
+    problem = _with_images(draw, problem, 3, pixels)
     problem = reordered(draw, problem, "xwy")
     return draw(sliced(_with_epilogue(draw, typed(problem, y=draw(st.sampled_from(("f16", "bf16", "f32")))))))
 
@@ -455,14 +453,21 @@ def winograd_fused_problems(draw, pixels: int = 300) -> ConvProblem:
         pads.insert(0, (pad, 0))
     c, k, dtype = draw(st.integers(1, 150)), draw(st.integers(1, 140)), draw(st.sampled_from(("f16", "bf16")))
     problem = make(
-        "fprop", draw(st.integers(1, 4)), c, k, tuple(inputs), tuple(filters), pad=tuple(pads),
+        "fprop", 2, c, k, tuple(inputs), tuple(filters), pad=tuple(pads),
         dilation=tuple(dilations), dtype=dtype, name="random",
     )  # fmt: skip
-    assume(problem.output_pixels <= pixels)
+    problem = _with_images(draw, problem, 4, pixels)
     problem = reordered(draw, problem, "xw")
     if draw(st.integers(0, 3)) == 0:
         problem = laid_out(problem, y=("n", "k", *problem.spatial.output))  # type: ignore[arg-type]
     return draw(sliced(_with_epilogue(draw, typed(problem, y=draw(st.sampled_from(("f16", "bf16")))))))
+
+
+def _with_images(draw, problem: ConvProblem, most: int, pixels: int) -> ConvProblem:
+    """The problem, of two images, with as many as it has room for, `most` at most."""
+    fit = 2 * pixels // problem.output_pixels
+    assume(fit)
+    return problem.with_images(draw(st.integers(1, min(most, fit))))
 
 
 def _with_epilogue(draw, problem: ConvProblem) -> ConvProblem:

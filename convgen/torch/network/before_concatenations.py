@@ -9,6 +9,7 @@ concatenation is written in place (concatenations.py).
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Collection
 from itertools import accumulate
 from typing import Any
@@ -17,9 +18,9 @@ import torch
 
 from convgen.functional.arrays import WIDEST
 from convgen.torch.network.batch_norm import OPERATORS as BATCH_NORMS
-from convgen.torch.network.batch_norm import is_constant, normalization_of, normalized
-from convgen.torch.network.chains import is_pointwise
-from convgen.torch.network.trace import call, is_call, value_of
+from convgen.torch.network.batch_norm import is_constant, normalization_of
+from convgen.torch.network.chains import POINTWISE, is_pointwise
+from convgen.torch.network.trace import call, is_call, value_of, with_sources
 
 Node = Any
 A: Any = torch.ops.aten
@@ -46,21 +47,29 @@ def _is_concatenation(node: Node) -> bool:
 
 
 def _pays(cat: Node) -> bool:
-    """Whether convolutions make half of the channels at least: the functions of others stay passes."""
-    own = sum(value_of(part).shape[1] for part in cat.args[0] if _is_convolved(part, cat))
-    return bool(2 * own >= value_of(cat).shape[1])
+    """Whether convolutions that nothing else reads make as many channels at least as those that others read, too: of
+    these, functions would be passes of their own.  What no convolution makes is copied anyway."""
+    channels = Counter[bool]()
+    for part in cat.args[0]:
+        if _is_convolved(part):
+            channels[_is_read_by(part, cat)] += value_of(part).shape[1]
+    return channels[True] > 0 and channels[True] >= channels[False]
 
 
-def _is_convolved(value: Node, reader: Node) -> bool:
-    """Whether a value, which nothing else reads, is a convolution's result or a function of that, which can have the
-    reader's functions in its epilogue."""
-    if list(value.users) != [reader]:
-        return False
-    if is_call(value, A.convolution.default):
-        return True
-    if (norm := normalized(value)) is not None:
-        return _is_convolved(norm.args[0], norm)
-    return any(is_pointwise(value, source) and _is_convolved(source, value) for source in value.all_input_nodes)
+def _is_convolved(value: Node) -> bool:
+    """Whether a value is a convolution's result, or functions of one, which an epilogue can have."""
+    return any(is_call(node, A.convolution.default) for node in with_sources(value, _is_function))
+
+
+def _is_function(node: Node) -> bool:
+    return is_call(node, operator.getitem, *POINTWISE, *BATCH_NORMS)
+
+
+def _is_read_by(value: Node, reader: Node) -> bool:
+    """Whether a reader alone reads a value, which alone reads what it is a function of, back to a convolution."""
+    if list(value.users) != [reader] or is_call(value, A.convolution.default):
+        return list(value.users) == [reader]
+    return _is_function(value) and any(_is_read_by(source, value) for source in value.all_input_nodes)
 
 
 def _moved(graph: Any, cat: Node, constant: Collection[Node]) -> Node | None:
