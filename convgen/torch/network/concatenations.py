@@ -127,8 +127,7 @@ def _writes(family: Family, at: int, readers: Readers, inductor: bool) -> bool:
 def _pays(family: Family, writers: dict[int, Node], inductor: bool) -> bool:
     """Whether fewer channels are copied into the memory than concatenations copy of what convolutions write in place;
     as many only where none are slices, as of a block's half that passes by, which Inductor reads where a shuffle wants
-    it.  What Inductor's passes make for the concatenation alone is copied by neither.  Where convolutions alone read
-    it, its pass copies every part, and one that copies a single part is less."""
+    it.  What Inductor's passes make for the concatenation alone is copied by neither."""
     channels = [value_of(part).shape[1] for part in family.parts]
     convolutions = [at for at, part in writers.items() if is_call(part, _CONV)]
     saved = sum(channels[at] for count in family.members.values() for at in convolutions if at < count)
@@ -138,9 +137,7 @@ def _pays(family: Family, writers: dict[int, Node], inductor: bool) -> bool:
         if at not in writers and not (inductor and _is_pass(part) and family.members.keys() >= part.users.keys())
     ]
     slices = any(not _is_packed(family.parts[at]) for at in copied)
-    by_a_pass = all(is_call(user, _CONV) for cat in family.members for user in cat.users)
-    less = saved >= sum(channels[at] for at in copied) + slices or (by_a_pass and len(copied) == 1)
-    return bool(convolutions) and less
+    return bool(convolutions) and saved >= sum(channels[at] for at in copied) + slices
 
 
 def _is_pass(part: Node) -> bool:
