@@ -40,7 +40,7 @@ def test_a_graph_that_ddp_splits_has_its_buffers(monkeypatch):
         model.module.norm.running_mean.add_(1)
         torch.testing.assert_close(compiled(x), model(x))
     first, second = convgen.torch.reports()[known:]
-    assert first.notes == ["1 BatchNorm is folded into the convolutions before them"]
+    assert first.notes == ["1 BatchNorm is folded into the convolution before it"]
     assert [row.layer for row in (*first, *second)] == ["a", "b"]
 
 

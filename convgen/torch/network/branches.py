@@ -117,7 +117,7 @@ def _is_product(convolution: Node) -> bool:
 
 
 def _is_mergeable(node: Node, constant: Collection[Node]) -> bool:
-    if not is_call(node, A.convolution.default):
+    if not is_call(node, A.convolution.default) or not value_of(node).dtype.is_floating_point:
         return False
     _, w, b, *_, transposed, further, _ = node.args
     return not transposed and not any(further) and w in constant and (b is None or b in constant)

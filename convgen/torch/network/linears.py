@@ -69,7 +69,9 @@ def _linear(node: Node) -> tuple[Node, Node, Node | None] | None:
 
 
 def _product_of_view(node: Node) -> tuple[Node, Node, Node | None] | None:
-    if not is_call(node, *VIEWS) or value_of(node).dim() not in _RANKS or not (product := product_of(node.args[0])):
+    if not is_call(node, *VIEWS) or value_of(node).dim() not in _RANKS or not value_of(node).numel():
+        return None
+    if not (product := product_of(node.args[0])):
         return None
     rows, matrix, bias = product
     if len(node.args[0].users) != 1 or value_of(node).shape[-1] != value_of(node.args[0]).shape[-1]:
@@ -88,7 +90,7 @@ def product_of(node: Node) -> tuple[Node, Node, Node | None] | None:
         bias, (rows, columns) = None, node.args
     else:
         return None
-    if not is_call(columns, A.t.default) or (bias is not None and value_of(bias).dim() != 1):
+    if not is_call(columns, A.t.default) or (bias is not None and value_of(bias).shape != value_of(node).shape[1:]):
         return None
     return rows, columns.args[0], bias
 

@@ -97,6 +97,8 @@ class Options:
 
 def kind(argument: Any) -> Any:
     """What a preparation depends on of an argument."""
+    if isinstance(argument, torch.Tensor) and (argument.is_nested or argument.layout != torch.strided):
+        return type(argument), argument.is_nested, argument.layout, argument.dtype, argument.device, argument.dim()
     if isinstance(argument, torch.Tensor):
         marks = argument.is_conj(), argument.is_neg(), isinstance(argument, FakeTensor)
         return argument.shape, argument.stride(), argument.dtype, argument.device, marks
@@ -206,7 +208,8 @@ class Prepared:
         merged = merge_branches(graph, constant_nodes(graph, constants))
         self._note(merged, "layer", "merged into a convolution of the same input")
         folded = fold_batch_norms(graph, constant_nodes(graph, constants))
-        self._note(folded, "BatchNorm", "folded into the convolutions before them")
+        behind = "the convolution before it" if folded == 1 else "the convolutions before them"
+        self._note(folded, "BatchNorm", f"folded into {behind}")
         if every:
             split_pools(graph)
             moved = move_interpolation(graph, constant_nodes(graph, constants))

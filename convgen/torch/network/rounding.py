@@ -34,8 +34,8 @@ def rounded(graph: Any, filters: Node, dtype: torch.dtype, axis: int) -> Node:
 
 
 def has_bits(dtype: torch.dtype) -> bool:
-    """Whether a type has the bits for what an adapter adds to a weight."""
-    return dtype != torch.bfloat16
+    """Whether numbers of a type can have what an adapter adds to a weight."""
+    return dtype.is_floating_point and dtype != torch.bfloat16
 
 
 def before_rounding(filters: Node) -> Node:

@@ -55,8 +55,10 @@ def _is_step(node: Node, value: Node) -> bool:
 
 
 def _sink(graph: Any, view: Node) -> None:
-    """Moves a view behind the functions that read it."""
+    """Moves a view behind the functions that read it; one that nothing reads may be gone."""
     _cancel(view)
+    if not view.users:
+        return
     value = view.args[0]
     place = value.meta.get(_PLACE)
     if place is None:
@@ -128,10 +130,14 @@ def _is_permute(node: Node) -> bool:
     return is_call(node, A.permute.default)
 
 
-def _order(transpose: Node) -> list[int]:
-    """The order that it gives the axes."""
-    order = list(range(value_of(transpose).dim()))
-    i, j = transpose.args[1:]
+def _order(node: Node) -> list[int]:
+    """The order that a permutation or transposition gives the axes; none where a node is neither."""
+    if _is_permute(node):
+        return list(node.args[1])
+    if not is_call(node, A.transpose.int):
+        return []
+    order = list(range(value_of(node).dim()))
+    i, j = node.args[1:]
     order[i], order[j] = order[j], order[i]
     return order
 
@@ -160,10 +166,10 @@ def _can_be_seen(value: Node, view: Node) -> bool:
 
 
 def _undoes(user: Node, view: Node) -> bool:
-    if not _is_permute(view):
+    if _merged(view) is not None:
         return is_call(user, *_RESHAPES) and value_of(user).shape == value_of(view.args[0]).shape
-    order = view.args[1]
-    return _is_permute(user) and [order[i] for i in user.args[1]] == list(range(len(order)))
+    first, second = _order(view), _order(user)
+    return bool(first and second) and [first[i] for i in second] == list(range(len(first)))
 
 
 def _before(graph: Any, operand: Any, view: Node) -> Any:

@@ -23,6 +23,13 @@ STAYS = "convgen_stays"
 VIEWS = (A.view.default, A._unsafe_view.default)
 
 
+#: Operators with axes of what they read, and which of their arguments these are.
+_AXES: dict[Any, tuple[int, ...]] = {
+    A.cat.default: (1,), A.slice.Tensor: (1,), A.select.int: (1,), A.split.Tensor: (2,),
+    A.split_with_sizes.default: (2,), A.permute.default: (1,), A.transpose.int: (1, 2),
+}  # fmt: skip
+
+
 @contextmanager
 def tracing() -> Iterator[None]:
     """Where something may be traced: torch's tracers put functions of their own in place of others, for all threads, so
@@ -70,6 +77,8 @@ def flat_graph(function: Callable[..., Any], arguments: Sequence[Any]) -> GraphM
     for node in list(made.graph.nodes):
         if is_call(node, A._assert_tensor_metadata.default):  # holds here, and would count as a reader
             made.graph.erase_node(node)
+        elif is_call(node, *_AXES):
+            _count_axes(node)
         elif is_call(node, A.convolution.default):
             x, w, bias, stride, padding, dilation, transposed, further, groups = node.args
             *numbers, further = map(list, of_each_axis(value_of(w), stride, padding, dilation, further))
@@ -77,6 +86,16 @@ def flat_graph(function: Callable[..., Any], arguments: Sequence[Any]) -> GraphM
     drop_identities(made.graph)
     made.recompile()
     return made
+
+
+def _count_axes(node: Node) -> None:
+    """States a node's axes from the first, where they are stated from the last."""
+    rank, places = value_of(node.args[0] if node.target is not A.cat.default else node).dim(), _AXES[node.target]
+
+    def counted(axis: Any) -> Any:
+        return [i % rank for i in axis] if isinstance(axis, list | tuple) else axis % rank
+
+    node.args = tuple(counted(a) if place in places and rank else a for place, a in enumerate(node.args))
 
 
 def faked(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[list[Any], list[Any]]:
