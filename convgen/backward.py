@@ -48,6 +48,8 @@ def spec(source: Spec, only: str | None = None, after: str | None = None, branch
     named = driver.load(replace(source, only=(after,)))[0].request.problem.static if after else None
     requests = [c.request for c in driver.load(replace(source, only=(only,)) if only else source)]
     wanted = [r for r in requests if r.problem.op is Op.FPROP] or requests
+    if after and not only:
+        wanted = [r for r in wanted if r.problem.name != after] or wanted
     found = [replace(gradients(r.problem.static, named, branch), target=r.target) for r in wanted]
     return "\n".join(_checked(str(g), r.problem.name) for r, g in zip(wanted, found, strict=True))
 
@@ -100,7 +102,8 @@ def _fits(layer: ConvProblem, after: ConvProblem) -> None:
     """Raises Underivable where a layer's result is not the input of the next."""
     made, read = after.y.renamed(exchanged_dims()), layer.x
     if (made.dtype, made.dims, made.extents) != (read.dtype, read.dims, read.extents):
-        raise Underivable(f"{layer.x}, which {layer.name} reads, is not the result of {after.name}, {after.y}")
+        hint = "hint: `--only NAME` names the layer that reads it"
+        raise Underivable(f"{layer.x}, which {layer.name} reads, is not the result of {after.name}, {after.y}\n{hint}")
 
 
 def _through(layer: ConvProblem, after: ConvProblem | None, branch: bool) -> ep.Epilogue | None:

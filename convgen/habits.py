@@ -60,7 +60,7 @@ SETTINGS = _table("""
     target: arch architecture gpu device sm compute computecapability targets
 """)
 
-_IN_THE_EPILOGUE = "apply it in the epilogue: `epilogue { y = relu(acc) }`"
+_IN_THE_EPILOGUE = "apply it in the epilogue, as in `epilogue { y = relu(acc) }`"
 _LAYOUT = "the order of a tensor's dims is its layout: `x: f16[n, h, w, c]` is NHWC"
 _TYPE = "state the element type of each tensor: `input x: f16[...]`"
 _CHANNELS = "channels are dims: `c` of the input and the filter, `k` of the filter and the output"
@@ -79,7 +79,8 @@ METHODS = ("gather", "scatter")
 #: Settings of other languages without a counterpart here, and what takes their place.
 NO_SETTINGS: dict[str, str] = {
     "bias": "make the bias an operand of the epilogue: `epilogue { operand b: f32[k]  y = acc + b }`",
-    **dict.fromkeys(("activation", "act", "relu", "gelu", "silu", "nonlinearity"), _IN_THE_EPILOGUE),
+    **dict.fromkeys(("activation", "act", "nonlinearity"), _IN_THE_EPILOGUE),
+    **{name: f"apply it in the epilogue: `epilogue {{ y = {name}(acc) }}`" for name in ("relu", "gelu", "silu")},
     **dict.fromkeys(("scale", "alpha", "beta", "residual", "add", "y"), _IN_THE_EPILOGUE),
     **dict.fromkeys(("layout", "format", "dataformat", "memoryformat", "inputlayout", "filterlayout"), _LAYOUT),
     **dict.fromkeys(("nhwc", "nchw", "channelslast", "tensorformat"), _LAYOUT),
@@ -190,7 +191,7 @@ FUNCTIONS = _table("""
     sqrt(x): sqrtf
     1 / sqrt(x): rsqrt rsqrtf
     1 / x: rcp reciprocal
-    x * x: square sqr pow powf
+    x * x: square sqr
     abs(x): fabs fabsf absolute
     max(x, y): maximum fmax fmaxf
     min(x, y): minimum fmin fminf
@@ -208,6 +209,7 @@ FUNCTIONS = _table("""
 #: Functions that have no counterpart.
 NO_FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(("conv", "conv2d", "convolution"), "the convolution's sum is `acc`"),
+    **dict.fromkeys(("pow", "powf", "power"), "write a power as a product, `x * x * x`, and a root as `sqrt(x)`"),
     **dict.fromkeys(("round", "rint", "floor", "ceil", "trunc"), "a result is rounded once, when it is stored"),
     **dict.fromkeys(
         ("float", "float32", "f32", "cast", "int8", "s8", "convert"),

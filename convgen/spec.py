@@ -144,8 +144,19 @@ def known_strategy(name: str) -> str:
         name = now
     known = ("auto", *strategies.MODULES)
     if not isinstance(name, str) or name not in known:
-        raise UsageError(unknown("strategy", name, known, habits.did_you_mean(str(name), known, habits.STRATEGIES)))
+        hint = _as_kernel(name) or habits.did_you_mean(str(name), known, habits.STRATEGIES)
+        raise UsageError(unknown("strategy", name, known, hint))
     return name
+
+
+def _as_kernel(name: object) -> str | None:
+    """A hint where a strategy's kernel is named."""
+    from convgen.kernels import registry, strategies
+
+    for strategy in strategies.MODULES:
+        if any(row.name == name for row in registry.kernels_of(strategy)):
+            return f"it is a kernel of {strategy}: write `strategy {strategy} {{ kernel {name} }}` in the spec"
+    return None
 
 
 def known_tuning(name: str) -> str:

@@ -109,7 +109,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(("--dilation",), "dilation", "1", _positive, "D"),
     Question(("--pad",), "padding on either side; `same` keeps the size at stride 1", _SAME, _padding, "P"),
     Question(("--groups",), "groups of channels", "1", _whole, "G"),
-    Question(("--dtype",), "element type", "f16", _among(tuple(ACCUMULATOR_OF), habits.TYPES), "TYPE"),
+    Question(("--dtype",), "element type", "f16", _among(tuple(ACCUMULATOR_OF), habits.TYPES | {"s32": "s8"}), "TYPE"),
     Question(("--layout",), "memory layout, channels_last or channels_first", _LAYOUTS[0],
              _among(_LAYOUTS, habits.LAYOUTS), "LAYOUT"),
     Question(("--activation",), "activation, such as relu, or none", "none",

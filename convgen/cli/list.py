@@ -21,8 +21,18 @@ _SHOWN = 6
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", nargs="?", choices=(*_LISTS, "options"), help="default: targets, strategies and suites")
+    help = "default: targets, strategies and suites"
+    parser.add_argument("what", nargs="?", type=_what, choices=(*_LISTS, "options"), help=help)
     parser.add_argument("strategy", nargs="?", metavar="STRATEGY", help="whose options")
+
+
+def _what(word: str) -> str:
+    """Raises UsageError for a strategy, of which something else is asked."""
+    from convgen.kernels import strategies
+
+    if word in strategies.MODULES:
+        raise UsageError(f"`{word}` is a strategy\nhint: `convgen list options {word}` lists its options")
+    return word
 
 
 def run(arguments: argparse.Namespace) -> int:

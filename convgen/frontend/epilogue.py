@@ -15,6 +15,7 @@ from convgen.frontend.sizes import Sizes
 from convgen.frontend.slices import pitch
 from convgen.frontend.types import check_dtype, number_type
 from convgen.ir import epilogue as ir
+from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.tensor import Tensor
 
 ACC = "acc"
@@ -227,6 +228,10 @@ def _other_function(name: str) -> str | None:
     return did_you_mean(name, ir.FUNCTIONS)
 
 
+def _is_type(e: ast.Expr) -> bool:
+    return isinstance(e, ast.Reference) and e.name in TENSOR_DTYPES
+
+
 class Body:
     """Turns the assignments into expressions of the IR."""
 
@@ -366,9 +371,10 @@ class Body:
         return did_you_mean(name, known) or f"declare it: `operand {name}: f32[{self.dim}]`, with its own dims"
 
     def _call(self, e: ast.Call) -> ir.Expr | None:
-        arguments = [self._expression(a) for a in e.arguments]
         name = e.function.text
         function = ir.FUNCTIONS.get(name)
+        given = [a for a in e.arguments if function or not _is_type(a)]  # `cast(acc, f16)` has one thing wrong
+        arguments = [self._expression(a) for a in given]
         if function is None:
             hint = _other_function(name) or f"the functions are {', '.join(ir.FUNCTIONS)}"
             self._report.error("E302", f"no function is named `{name}`", e.function.span, hint)

@@ -233,6 +233,9 @@ def _name(place: Place) -> str | None:
         return "a name consists of ASCII letters, digits and _, and does not start with a digit"
     if before is not None and before.type == "TARGET" and place.word.type in (MIXED, "INT", "FLOAT"):
         return "a target has a name, such as `sm_90a`"
+    target = place.at > 1 and place.words[place.at - 2].type == "TARGET"
+    if target and place.word.type == "MINUS" and place.after is not None:
+        return f"did you mean `{before}_{place.after}`?"
     if place.word.type != MIXED:
         return None
     word = place.word.lower()
@@ -244,6 +247,8 @@ def _name(place: Place) -> str | None:
 
 
 def _group(name: str, sizes: Sequence[str]) -> str:
+    if name not in wording.GROUPS:
+        return f"an option has one value: `{name} {sizes[0]}`"
     return f"write a group as `{' '.join((name, *map('{}={}'.format, 'mnk', sizes)))}`"
 
 

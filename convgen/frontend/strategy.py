@@ -97,7 +97,9 @@ def _value(
         return value
     if row.allows(value):
         return value
-    hint = did_you_mean(word, map(str, choices or ())) if word and is_word else None
+    hint = did_you_mean(word, map(str, choices)) if word and is_word and choices else None
+    if word and is_word and not choices:
+        hint = f"no `let` is named `{word}`"
     report.error("E404", f"`{name}` is {_legal(row)}, not `{value}`", option.value.span, hint)
     return None
 

@@ -21,6 +21,9 @@ CONTEXTUAL = {
     "prologue": "put the block in braces: `prologue { ... }`",
 }
 
+#: Options that are groups: `tile m=128 n=64`.
+GROUPS = ("tile", "warps")
+
 SETTING_KINDS = frozenset(word.upper() for word in SETTINGS)
 #: Kinds that begin or end a statement.
 STARTERS = SETTING_KINDS | {"LET", "CONV", "OPERAND", "RESULT", "PROLOGUE", "DYNAMIC", "RBRACE", END}

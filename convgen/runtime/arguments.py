@@ -33,7 +33,7 @@ class Slot:
     """One argument of a kernel: a tensor in the spec's order of dims, packed or a channel slice.
 
     `buffer` is what the plan's steps call it; `alignment` is in bytes; `out` is what a call calls a result: "out", or
-    "out[1]".  `chosen` are sizes that `at` chose.
+    "out[1]".  `chosen` are sizes that `at` chose, `reads` the names of all tensors that a call is given, by shape.
     """
 
     tensor: Tensor
@@ -41,6 +41,7 @@ class Slot:
     alignment: int
     out: str = ""
     chosen: Mapping[str, int] = field(default_factory=dict, compare=False)
+    reads: Mapping[tuple[int, ...], str] = field(default_factory=dict, compare=False)
 
     @property
     def written(self) -> bool:
@@ -107,7 +108,7 @@ class Slot:
         expected = f"{says} {self.tensor} in that order, {'packed' if self.packed else 'a slice of channels'}"
         hint = self._permutation_hint(seen)
         if tuple(seen.shape) != self.shape:
-            hint = hint or self._sizes_hint(seen)
+            hint = hint or self._exchange_hint(seen) or self._sizes_hint(seen)
             raise WrongShape(f"{self.name} has shape {tuple(seen.shape)}, expected {self.shape}: {expected}{hint}")
         hint = hint or self._slice_hint(seen)
         hint = hint or f"\nhint: make a packed copy, or state the layout of its memory instead of {dims} in the spec"
@@ -130,6 +131,11 @@ class Slot:
         dims = ", ".join(f"{self.tensor.dims[i]}={self.tensor.extents[i]}" for i in map(order.index, range(len(order))))
         copy = f"{self.name}.{seen.transpose}{order}"
         return f"\nhint: write `{self.tensor.dtype}[{dims}]` in the spec, or pass a packed copy of {copy}"
+
+    def _exchange_hint(self, seen: Seen) -> str:
+        """Where another argument has this shape."""
+        other = None if self.written else self.reads.get(tuple(seen.shape))
+        return f"\nhint: this is the shape of {other}: a call takes {', '.join(self.reads.values())}" if other else ""
 
     def _sizes_hint(self, seen: Seen) -> str:
         """Where images are more, fewer or of another size: what makes a kernel of them."""

@@ -295,8 +295,10 @@ class Kernel:
 
         def slot(tensor: Tensor, out: str = "") -> Slot:
             buffer = buffer_name(tensor)
-            return Slot(tensor, buffer, max(tensor.element.bytes, alignments.get(buffer, 1)), out, self._chosen)
+            alignment = max(tensor.element.bytes, alignments.get(buffer, 1))
+            return Slot(tensor, buffer, alignment, out, self._chosen, reads)
 
+        reads = {tensor.shape: tensor.name for tensor in self._given}
         results = self.manifest.results
         outs = [f"out[{i}]" for i in range(len(results))] if len(results) > 1 else ["out"]
         return (*map(slot, self._given), *map(slot, results, outs))

@@ -37,7 +37,7 @@ class NotModeled(ConvgenError):
     """A convolution is none that the machine's schedule is known for."""
 
 
-_HINT = "hint: `--only NAME` takes some of several convolutions"
+_HINT = "hint: `--only NAME` leaves it out of a file of several convolutions"
 
 
 def shape_of(problem: ConvProblem) -> Shape:

@@ -117,6 +117,8 @@ def folder(tmp_path, monkeypatch):
         ("explain layer.conv --html layer.conv", "would be overwritten, and is a spec"),
         ("explain layer.conv --load 0 --svg layer.conv", "would be overwritten, and is a spec"),
         ("bench layer.conv --out layer.conv/x", "layer.conv: is not a folder"),
+        ("list direct", "`direct` is a strategy\nhint: `convgen list options direct` lists its options"),
+        ("list options tma_wgrad", "unknown strategy 'tma_wgrad'\nhint: it is a kernel of tma_im2col"),
         ("list strategies direct", "`strategies` takes no name\nhint: `convgen list options direct`"),
         ("list suites resnet50", "`suites` takes no name\nhint: leave out `resnet50`"),
         ("run layer.conv --seed x", "'x' is not a whole number"),

@@ -195,3 +195,12 @@ def test_each_class_has_code_of_its_own(fake):
     blocks = [launch.config.grid[0] for launch in fake.launches]
     assert blocks == [-(-n * 72 * 8 // (256 * tile)) for n, tile in ((1, 1), (5000, 8), (1, 1), (6000, 8))]
     assert fake.module_count == 2
+
+
+def test_arguments_in_each_others_place_are_named() -> None:
+    text = "conv a { input x: f16[n=4, h=8, w=8, c=16] filter w: f16[k=16, r=3, s=3, c=16] output y: f16[n, p, q, k] }"
+    kernel = driver.load(Spec(text))[0].uncompiled()
+    x, w = np.zeros((4, 8, 8, 16), np.float16), np.zeros((16, 3, 3, 16), np.float16)
+    for given, name in (((w, x), "w"), ((x, x), "x")):
+        with pytest.raises(WrongShape, match=f"hint: this is the shape of {name}: a call takes x, w$"):
+            kernel.emulate(*given)

@@ -349,3 +349,8 @@ def test_every_type_that_gradients_have_is_documented(dtype: str) -> None:
     assert {p.x.dtype for p in problems(text).values()} == {dtype}
     (line,) = (line for line in (ROOT / "docs/gradients.md").read_text().splitlines() if "- Layers are" in line)
     assert dtype in line.replace(",", "").split()
+
+
+def test_the_layer_whose_result_is_read_is_none_of_its_readers() -> None:
+    back = problems(BLOCK.format(first="y = relu(acc)"), after="conv1")
+    assert back.keys() == {"conv2_dgrad", "conv2_wgrad"}

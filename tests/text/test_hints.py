@@ -84,6 +84,9 @@ def errors(text: str) -> list[str]:
         ("strategy", "direct, im2col", "a conv has one strategy, which `--strategy` overrides", "direct"),
         ("strategy", "tma_im2col { tile 128 64 64 }",
          "write a group as `tile m=128 n=64 k=64`", "tma_im2col { tile m=128 n=64 k=64 }"),
+        ("strategy", "tma_im2col { stages 4 4 }", "an option has one value: `stages 4`", "tma_im2col { stages 4 }"),
+        ("strategy", "tma_im2col { stages stages }", "no `let` is named `stages`", "tma_im2col { stages 4 }"),
+        ("target", "sm-90a", "did you mean `sm_90a`?", "sm_90a"),
         ("target", "sm_90a sm_80", "a conv has one target, which `--target` overrides", "sm_90a"),
         ("let n =", "8, 000", "a `let` has one value", "8"),
         ("let n =", "+8", "leave the sign out", "8"),
@@ -135,6 +138,10 @@ def test_a_setting_that_is_written_as_elsewhere(setting, written, hint, followed
          "arguments have no names, and values are compared by `==`", "t = select(acc == 0, acc, b)"),
         ("t = acc +", "the expression before `y` ends in `+`: a value is missing", "t = acc + b"),
         ("t = acc = b", "one name is assigned, and values are compared by `==`", "t = acc == b"),
+        ("t = pow(acc + b, 3)", "write a power as a product, `x * x * x`, and a root as `sqrt(x)`",
+         "t = (acc + b) * (acc + b)"),
+        ("t = cast(acc + b, f16)", "values are 32-bit floats, and the result is converted when it is stored",
+         "t = acc + b"),
         ("t = not acc + b", "a condition is negated by `!`: `!acc`", "t = !acc + b"),
     ],
 )  # fmt: skip
@@ -228,3 +235,8 @@ def test_a_brace_that_closes_too_early():
 def test_an_extent_and_an_option_without_their_signs():
     assert errors(spec(filter="w: f16[k=64, r=3, s3, c=64]")) == ["write `s=3`"]
     assert errors(spec(strategy="implicit_gemm { tile m==64 n=64 k=32 }")) == ["write `tile m=64`"]
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "silu"])
+def test_an_activation_is_named_in_the_hint(name):
+    assert errors(spec(stride=f"1\n{name} 1")) == [f"apply it in the epilogue: `epilogue {{ y = {name}(acc) }}`"]
