@@ -9,6 +9,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -26,8 +27,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     with console.spinner("reading the commands"):
         script = shtab.complete(whole_parser(), arguments.shell)
-    console.write(script)
+    console.write(_with_usage(script, arguments.shell))
     return 0
+
+
+def _with_usage(script: str, shell: str) -> str:
+    """Its comment says where this command's help has it go, in place of what shtab says."""
+    (line,) = (line.strip() for line in str(__doc__).splitlines() if f"completion {shell} " in line)
+    return re.sub(r"^# Usage:\n(?:# .*\n)+?(?=# See also)", f"# Usage: {line}\n", script, count=1, flags=re.MULTILINE)
 
 
 def whole_parser() -> argparse.ArgumentParser:

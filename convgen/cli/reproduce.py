@@ -71,7 +71,9 @@ def _record(name: str, weighs: reproduce.Results | None, path: Path | None) -> d
             raise UsageError(f"--from does not go with {name}, which weighs no results")
         return None
     if not path:
-        raise UsageError(f"{name} weighs results of `{weighs.command}`\nhint: --from names their file")
+        raise UsageError(
+            f"{name} weighs results of `{weighs.command}`\nhint: --from names their file: docs/reproduction.md has it"
+        )
     try:
         record = json.loads(path.read_bytes())
         if {"rows", "gpu", "commit"} <= record.keys() and all(row.keys() >= weighs.row for row in record["rows"]):

@@ -183,6 +183,10 @@ def _tma_im2col(
     for name, array in (("input_nhwc", input_nhwc), ("weight", weight)):
         if len(array.shape) != 4:
             raise WrongArguments(f"{name} has shape {tuple(array.shape)}: expected four axes, channels last")
+    c, taken = input_nhwc.shape[3], weight.shape[3]
+    if c != taken:
+        dims = f"weight {tuple(weight.shape)}, of (k, r, s, c), takes {taken}"
+        raise WrongShape(f"input_nhwc {tuple(input_nhwc.shape)}, of (n, h, w, c), has {c} channels, and {dims}")
     if whole("num_warps", num_warps) not in (4, 8, 12):
         raise WrongArguments(f"num_warps is {num_warps!r}: expected 4, 8 or 12, one to three warpgroups")
     m, n, k = (whole(f"BLOCK_{axis}", size) for axis, size in zip("MNK", (BLOCK_M, BLOCK_N, BLOCK_K), strict=True))

@@ -21,7 +21,8 @@ def diagnostics(error: CannotServe, request: Request, target: Target) -> list[Di
     What several strategies say is said once; the last that no option of the spec is to blame for tells who serves.
     """
     spans = request.spans
-    whole = spans.get("strategy") or spans.get("conv")
+    stated = _states(request.strategy, error)  # else another was asked for, and the spec's is not to blame
+    whole = (stated and spans.get("strategy")) or spans.get("conv")
     names: dict[Obstacle, list[str]] = {}
     for name, obstacles in error.obstacles.items():
         for o in obstacles:
@@ -34,11 +35,16 @@ def diagnostics(error: CannotServe, request: Request, target: Target) -> list[Di
         Diagnostic(
             "E401",
             f"{listing(by, 'and').replace('`', '')} cannot serve {request.problem.name}: {o.message}",
-            spans.get(f"strategy.{o.option}", whole),
+            spans.get(f"strategy.{o.option}", whole) if stated else whole,
             hints[o] or None,
         )
         for o, by in names.items()
     ]
+
+
+def _states(strategy: str, error: CannotServe) -> bool:
+    """Whether it is the spec that asks for what cannot serve."""
+    return strategy in error.obstacles or (strategy == "auto" and error.obstacles.keys() >= set(strategies.AUTO))
 
 
 def too_many(request: Request, target: Target, strategy: str, options: Options, n: int) -> UsageError | None:

@@ -13,7 +13,7 @@ from effort import calls
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convgen import frontend
+from convgen import driver, frontend
 from convgen.diagnostics import (
     CODES,
     ConvgenError,
@@ -29,6 +29,7 @@ from convgen.diagnostics import (
     parse_json,
 )
 from convgen.kernels.base import Option
+from convgen.spec import Spec
 
 FOLDER = Path(__file__).parent / "diagnostics"
 SPECS = sorted(FOLDER.glob("*.conv"))
@@ -222,3 +223,18 @@ def test_listings():
     assert listing(["a"]) == "`a`" and listing(["a", "b"]) == "`a` or `b`"
     assert listing(["a", "b", 3], "and") == "`a`, `b` and `3`"
     assert listing(range(100)) == "`0`, `1`, `2`, `3`, ... or `99`"
+
+
+@pytest.mark.parametrize(
+    ("stated", "asked", "blamed"),
+    [("depthwise", None, "depthwise"), ("direct { tile 1 }", "depthwise", "layer"), ("auto", "depthwise", "layer")],
+)
+def test_a_strategy_of_the_command_line_is_not_the_specs_fault(stated: str, asked: str | None, blamed: str) -> None:
+    text = (
+        "conv layer { input x: f16[n=1, h=8, w=8, c=8]  filter w: f16[k=8, r=3, s=3, c=8]  output y: f16[n, p, q, k]\n"
+        f"  strategy {stated} }}"
+    )
+    with pytest.raises(SpecError) as error:
+        driver.check_served(driver.load(Spec(text, strategy=asked)))
+    span = error.value.diagnostics[0].span
+    assert span and text.splitlines()[span.line - 1][span.column - 1 : span.end_column - 1] == blamed

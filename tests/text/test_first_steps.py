@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -301,6 +302,8 @@ def test_completion_knows_commands_options_and_values(shell, capsys):
     script = capsys.readouterr().out
     for word in (*COMMANDS, "strategy", *TARGETS, *strategies.MODULES):
         assert word in script
+    assert re.search(rf"^# Usage: convgen completion {shell} +> ~/", script, re.MULTILINE), "as the help says"
+    assert "1) Copy" not in script
     if shutil.which(shell):
         done = subprocess.run([shell, "-n"], input=script, text=True, capture_output=True)
         assert (done.returncode, done.stderr) == (0, "")

@@ -20,6 +20,7 @@ from convgen import functional as F
 from convgen.functional import call
 from convgen.functional.kernels import Once
 from convgen.functional.pointwise import ACTIVATIONS
+from convgen.runtime.errors import WrongShape
 
 torch = pytest.importorskip("torch")
 TF = torch.nn.functional
@@ -446,3 +447,9 @@ def test_missing_and_unknown_arguments_are_those_of_the_function_that_was_called
 def test_only_functions_of_the_module_have_kernels():
     with pytest.raises(ConvgenError, match="is not a function"):
         F.kernel(len, 1)
+
+
+def test_a_filter_in_another_order_is_shown_as_it_was_passed():
+    x, w = np.zeros((1, 8, 8, 16), np.float16), np.zeros((32, 16, 3, 3), np.float16)
+    with pytest.raises(WrongShape, match=r"weight \(32, 16, 3, 3\), of \(k, r, s, c\), takes 3"):
+        F.conv2d_tma_im2col(x, w)
