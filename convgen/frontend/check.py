@@ -23,11 +23,13 @@ from convgen.frontend.names import ARGUMENTS, Names
 from convgen.frontend.operators import LOWERING, OPERATORS, Operator
 from convgen.frontend.prologue import check_prologue
 from convgen.frontend.request import Request
+from convgen.frontend.size_hints import LAYOUTS
 from convgen.frontend.sizes import Sizes
 from convgen.frontend.slices import pitch
 from convgen.frontend.strategy import OptionRow, Renames, check_strategy, check_target
 from convgen.frontend.transposed import TransposedGeometry, TransposedSolver, exchanged
 from convgen.frontend.types import ACCUMULATOR_OF, check_types, check_unmixed
+from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.epilogue import FUNCTIONS, NOT_RESERVED, Epilogue, Prologue
 from convgen.ir.problem import OPS, ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
@@ -181,22 +183,31 @@ class _Block:
             clear = False
         return tuple(dict.fromkeys(found)) if clear else ()
 
+    def _example(self, keyword: str) -> str:
+        """A tensor's setting that goes with the others' type, axes and channels."""
+        tensors = [s.tensor for s in self._conv.settings if isinstance(s, ast.TensorSetting)]
+        dtype = next((t.dtype.text for t in tensors if t.dtype.text in TENSOR_DTYPES), "f16")
+        if keyword == "lowered":
+            return f"lowered m: {dtype}[rows, cols]"
+        stated = {d.name.text: d.extent.text for t in tensors for d in t.dims if isinstance(d.extent, ast.Number)}
+        extents = dict.fromkeys("nd", "8") | dict.fromkeys("hw", "14") | dict.fromkeys("ck", "64") | stated
+        extents |= {dim: stated.get(dim, "3") for dim in "trs"} | dict.fromkeys("opq", "")
+        dims = LAYOUTS[keyword].get(len(tensors[0].dims) if tensors else 4, LAYOUTS[keyword][4])
+        known = "nk" if keyword == "output" else ""  # the others' have them
+        said = [dim if dim in known or not extents[dim] else f"{dim}={extents[dim]}" for dim in dims]
+        (role,) = (role for role, setting in SETTING_OF.items() if setting == keyword)
+        return f"{keyword} {role}: {dtype}[{', '.join(said)}]"
+
     def _complete(self) -> None:
         """Settings that must be there, or must not."""
         if not self.ops:
             return
-        examples = {
-            "input": "input x: f16[n=8, h=14, w=14, c=64]",
-            "filter": "filter w: f16[k=64, r=3, s=3, c=64]",
-            "output": "output y: f16[n, p, q, k]",
-            "lowered": "lowered m: f16[rows, cols]",
-        }
         needed = ("input", "filter", "lowered") if self._lowers else ("input", "filter", "output")
         present = {setting.keyword.text for setting in self._conv.settings} | self._conv.lost
         for keyword in needed:
             if keyword not in present:
                 message = f"`{self._conv.name.text}` has no `{keyword}`"
-                self._report.error("E201", message, self._conv.name.span, f"write `{examples[keyword]}`")
+                self._report.error("E201", message, self._conv.name.span, f"write `{self._example(keyword)}`")
         if self._lowered and not self._lowers:
             message = f"{listing(self.ops, 'and')} {'have' if len(self.ops) > 1 else 'has'} no lowered matrix"
             self._report.error("E214", message, self._lowered.span, "remove it, or write `op im2col` or `op col2im`")

@@ -240,3 +240,18 @@ def test_an_extent_and_an_option_without_their_signs():
 @pytest.mark.parametrize("name", ["relu", "gelu", "silu"])
 def test_an_activation_is_named_in_the_hint(name):
     assert errors(spec(stride=f"1\n{name} 1")) == [f"apply it in the epilogue: `epilogue {{ y = {name}(acc) }}`"]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32", "bf16"])
+@pytest.mark.parametrize("missing", ["input", "filter", "output"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_tensor_that_is_missing_goes_with_the_others(missing, rank, dtype):
+    sizes, taps = (", ".join(f"{dim}={size}" for dim in dims[-rank:]) for dims, size in (("dhw", 9), ("trs", 2)))
+    lines = {
+        "input": f"input x: {dtype}[n=4, {sizes}, c=24]",
+        "filter": f"filter w: {dtype}[k=40, {taps}, c=24]",
+        "output": f"output y: {dtype}[n, {', '.join('opq'[-rank:])}, k]",
+    }
+    del lines[missing]
+    (hint,) = errors(f"conv layer {{ {' '.join(lines.values())} }}")
+    assert not errors(f"conv layer {{ {' '.join(lines.values())} {hint.removeprefix('write `').removesuffix('`')} }}")
