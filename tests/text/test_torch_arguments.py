@@ -129,3 +129,19 @@ def test_objects_of_other_classes_are_one_kind_and_are_not_kept():
     gc.collect()
     assert not any(each() is not None for each in alive)
     assert [row.layer for row in fast.report] == ["body.0"]
+
+
+def test_an_array_in_a_tensors_place_is_the_callers_mistake():
+    """Which the model itself tells, and no warning of what cannot be traced; one that a model takes is its own."""
+    fast, x = optimized(nn.Sequential(nn.Conv2d(3, 4, 3)), torch.randn(1, 3, 8, 8)), torch.randn(1, 3, 8, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(TypeError, match="conv2d"):
+            fast(x.numpy())
+
+    class OfArray(nn.Module):
+        def forward(self, array):
+            return torch.relu(torch.from_numpy(array))
+
+    taken = convgen.torch.optimize(OfArray().eval(), kwargs={"array": x.numpy()}, inductor=False)
+    near(taken(x.numpy()), torch.relu(x))

@@ -35,6 +35,11 @@ class Given(NamedTuple):
         """What a preparation depends on: of objects that no graph takes, their class; they may hold tensors."""
         return tuple(kind(leaf) if isinstance(leaf, _LEAVES) else type(leaf) for leaf in self.leaves)
 
+    @property
+    def has_arrays(self) -> bool:
+        """Whether there are NumPy's, which few models take."""
+        return any(type(leaf).__module__ == "numpy" for leaf in self.leaves)
+
     def tensors(self) -> list[Any]:
         return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
 

@@ -238,7 +238,7 @@ class Optimized(Module):
         except OtherWeights:  # another thread has changed the model meanwhile
             raise
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the model itself is always right
-            if not limit_of_tracers(error):
+            if not limit_of_tracers(error) or given.has_arrays:
                 _try(self.model, given.args, given.kwargs)
             short = is_out_of_memory(error)
             why = "memory is short for the whole" if short else "the whole cannot be traced"
