@@ -135,8 +135,11 @@ class _Parse:
         if "RBRACE" in place.kinds and place.is_behind_block:
             message = f"`{{` is not closed: expected `}}` before {wording.found(word)}"
             message += f" in line {word.line}" if word.type != END else ""
-            if place.braces[-1].start_pos != place.braces[-1].end_pos:  # it is in the text
-                self._report.error("E003", message, span_of(place.braces[-1]))
+            brace = place.braces[-1]
+            first = next(i for i, w in enumerate(self._words) if w is brace)
+            braces = [w for w in self._words[first:at] if w.type == "LBRACE"]
+            if all(map(_is_written, braces)):  # else what closes it was taken for one that was put in
+                self._report.error("E003", message, span_of(brace))
             self._words.insert(at, self._made("RBRACE", "}", at))
             return at
         is_stray = word.type in (STRAY, COMMENT)
@@ -341,3 +344,8 @@ class _Parse:
     def _cut(self, keep: int) -> None:
         del self._values[keep:]
         del self._parser.parser_state.state_stack[keep + 1 :]
+
+
+def _is_written(word: Token) -> bool:
+    """Whether it is in the text."""
+    return word.start_pos != word.end_pos

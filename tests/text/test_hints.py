@@ -255,3 +255,12 @@ def test_a_tensor_that_is_missing_goes_with_the_others(missing, rank, dtype):
     del lines[missing]
     (hint,) = errors(f"conv layer {{ {' '.join(lines.values())} }}")
     assert not errors(f"conv layer {{ {' '.join(lines.values())} {hint.removeprefix('write `').removesuffix('`')} }}")
+
+
+@pytest.mark.parametrize("sign", [":", "=", ""])
+def test_a_block_without_braces_is_one_error(sign):
+    lines = {**LINES, "pad": f"1\n epilogue{sign} y = relu(acc)"}
+    del lines["epilogue"], lines["op"], lines["strategy"], lines["target"]
+    assert errors("\n".join(f"{begin} {rest}" for begin, rest in lines.items())) == [
+        "put the block in braces: `epilogue { ... }`"
+    ]
