@@ -63,6 +63,13 @@ def _keeps_no_memory(_needs_gpu: None) -> Iterator[None]:
 
 
 @pytest.fixture
+def torch_cuda() -> None:
+    """Skips where torch was built for a CPU."""
+    if not pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("torch has no CUDA")
+
+
+@pytest.fixture
 def much_memory() -> Iterator[None]:
     """Tests that take up to 24 GiB run one at a time, whatever process they are in, once others leave as much."""
     cupy = pytest.importorskip("cupy")

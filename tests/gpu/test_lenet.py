@@ -13,10 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import lenet_training  # noqa: E402
 
 
+@pytest.mark.usefixtures("torch_cuda")
 @pytest.mark.parametrize("strategy", [None, "im2col"])
 def test_losses_are_torch_s(strategy: str | None) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("torch has no CUDA")
     network = lenet_training.example()[0].LeNet(cupy, strategy)
     losses = lenet_training.curves(network, lenet_training.batches(20, 64), "cuda")
     assert not (far := lenet_training.beyond_rounding(losses)), far

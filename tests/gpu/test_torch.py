@@ -17,13 +17,7 @@ from convgen.torch.launch import served  # noqa: E402
 nn, TF = torch.nn, torch.nn.functional
 HALF = dict(device="cuda", dtype=torch.float16)
 LAST = dict(memory_format=torch.channels_last)
-pytestmark = pytest.mark.usefixtures("torch_draws")
-
-
-@pytest.fixture(autouse=True)
-def _cuda():
-    if not torch.cuda.is_available():
-        pytest.skip("torch has no CUDA")
+pytestmark = pytest.mark.usefixtures("torch_cuda", "torch_draws")
 
 
 def near(found, expected, tolerance: float = 2e-3) -> None:

@@ -11,13 +11,7 @@ torch = pytest.importorskip("torch")
 import convgen.torch as ct  # noqa: E402
 
 nn, TF = torch.nn, torch.nn.functional
-pytestmark = pytest.mark.usefixtures("torch_draws")
-
-
-@pytest.fixture(autouse=True)
-def _cuda():
-    if not torch.cuda.is_available():
-        pytest.skip("torch has no CUDA")
+pytestmark = pytest.mark.usefixtures("torch_cuda", "torch_draws")
 
 
 class Vocoder(nn.Module):

@@ -13,13 +13,11 @@ from convgen.torch import summed  # noqa: E402
 
 nn, TF = torch.nn, torch.nn.functional
 LAST = dict(memory_format=torch.channels_last)
-pytestmark = pytest.mark.usefixtures("torch_draws")
+pytestmark = pytest.mark.usefixtures("torch_cuda", "torch_draws")
 
 
 @pytest.fixture(autouse=True)
-def _cuda():
-    if not torch.cuda.is_available():
-        pytest.skip("torch has no CUDA")
+def _fresh(torch_cuda):
     torch._dynamo.reset()
 
 

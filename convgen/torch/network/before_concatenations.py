@@ -43,7 +43,7 @@ def _is_concatenation(node: Node) -> bool:
         return False
     (parts, axis), value = node.args, value_of(node)
     alike = all(value_of(part).dtype == value.dtype and value_of(part).dim() == value.dim() for part in parts)
-    return alike and value.dim() in (3, 4, 5) and axis % value.dim() == 1 and len(set(parts)) == len(parts)
+    return alike and value.dim() in (3, 4, 5) and axis == 1 and len(set(parts)) == len(parts)
 
 
 def _pays(cat: Node) -> bool:
@@ -112,14 +112,8 @@ def _of_part(graph: Any, cat: Node, user: Node, at: int) -> Node:
 
     arguments, keywords = torch.fx.map_arg((user.args, user.kwargs), own)
     made = call(graph, user.target, *arguments, **keywords)
-    return made if isinstance(value_of(made), torch.Tensor) else _result(graph, made)
-
-
-def _result(graph: Any, norm: Node) -> Node:
-    """Of a BatchNorm that makes a tuple."""
-    node = graph.call_function(operator.getitem, (norm, 0))
-    node.meta["val"] = value_of(norm)[0]
-    return node
+    several = not isinstance(value_of(made), torch.Tensor)  # of most BatchNorms, the first is the result
+    return call(graph, operator.getitem, made, 0) if several else made
 
 
 def _axis(operand: Node, cat: Node, user: Node) -> int | None:
