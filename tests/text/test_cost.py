@@ -81,6 +81,14 @@ def test_more_of_a_problem_takes_no_less_time(strategy: str, data: st.DataObject
     assert estimate(strategy, more, options) >= least * estimate(strategy, resized(problem), options)
 
 
+def test_tiles_that_fill_a_cluster_up_ask_for_no_filters() -> None:
+    """A cluster of four has a tile of 16 channels, or three of 48: as many blocks ask for a line of the filters."""
+    options = {"tile.m": 64, "tile.n": 16, "tile.k": 64, "stages": 4, "consumers": 1, "order": "channels_inner",
+               "blocks": 1, "k_blocks": 2, "split_k": 2, "cluster": 4, "multicast": "a", "group_pack": 2}  # fmt: skip
+    one, three = (make("fprop", 1, 48, k, (3, 2, 1), (3, 2, 1), groups=2) for k in (16, 48))
+    assert estimate("tma_im2col", three, options) >= estimate("tma_im2col", one, options)
+
+
 #: Of networks: dense, pointwise and depthwise layers, forward and backward.
 SHARED_OUT = {
     "3x3": make("fprop", 8, 256, 256, (56, 56), (3, 3), pad=1),

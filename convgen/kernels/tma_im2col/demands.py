@@ -58,14 +58,16 @@ def least(layout: Layout, k_blocks: int, blocks: Iterable[int]) -> float:
 
 def _crowd(layout: Layout, tiles: int) -> float:
     """Requests for a line of B, for one of the tiles, by all multiprocessors that have such a tile at the same time,
-    but for the first of each: rows of boxes that are no whole lines ask for each line several times."""
+    but for the first of each: rows of boxes that are no whole lines ask for each line several times.  Tiles that fill
+    a cluster up have no channels, and ask for none."""
     g, c, size = layout.gemm, layout.config, layout.gemm.element_bytes
     if g.b_columns:
         each = lines(COLUMNS_BOX * size, (g.problem.w.pitch or g.columns) * size)
     else:
         row = g.channels * size
         each = requests(row, row if g.taps_outside else row * g.problem.taps, layout.span)
-    together = min(tiles * c.split_k, layout.target.sms) / (-(-g.columns // c.tile_n) * c.split_k)
+    alike = layout.n_tiles * (c.cluster if c.shared == "a" else 1)
+    together = min(tiles * c.split_k, layout.target.sms) / (alike * c.split_k)
     return (each - 1) * together / (c.cluster if c.shared == "b" else 1)
 
 
