@@ -34,6 +34,14 @@ def test_kernels_take_slices(name: str) -> None:
     check_plan(strategy, request.problem, request.options, 1)
 
 
+@pytest.mark.parametrize("name", [name for name in KERNELS if "fills up" in name])
+def test_pixels_of_whole_rows_are_read_as_they_lie(name: str) -> None:
+    """Whatever their channels; what lies beside these may be infinite."""
+    (request,) = frontend.load(f"conv a {{ {KERNELS[name]} }}")
+    plan = strategies.load(request.strategy).plan(request.problem, TARGETS["sm_90a"], request.options)
+    assert not [note for note in plan.notes if note.startswith(("prepares x", "prepares y"))]
+
+
 @pytest.mark.parametrize("role", ["x", "y"])
 def test_what_lies_beside_a_slice_must_not_be_touched(role: str) -> None:
     """The plan of packed tensors, on a slice."""

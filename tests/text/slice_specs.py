@@ -85,6 +85,35 @@ KERNELS = {
       output y: f16[n, p, q, k of 72]
       pad 1 reflect
       strategy tma_im2col""",
+    "tma_im2col, channels that TMA fills up": """
+      input x: f16[n=2, h=9, w=8, c=18 of 24]
+      filter w: f16[k=24, r=3, s=3, c=18]
+      output y: f16[n, p, q, k of 32]
+      stride 2  pad 1
+      strategy tma_im2col""",
+    "tma_im2col, rows that TMA fills up": """
+      input x: f16[n=1, h=9, w=8, c=83 of 96]
+      filter w: f16[k=40, r=1, s=1, c=83]
+      output y: f16[n, p, q, k of 42]
+      strategy tma_im2col""",
+    "tma_im2col, gradients that TMA fills up": """
+      input x: f16[n=1, h=7, w=6, c=24 of 32]
+      filter w: f16[k=18, r=3, s=3, c=24]
+      output y: f16[n, p, q, k of 40]
+      stride 2  pad 1  op dgrad
+      strategy tma_im2col""",
+    "tma_halo, channels that TMA fills up": """
+      input x: f16[n=2, h=9, w=8, c=18 of 24]
+      filter w: f16[k=24, r=3, s=3, c=18]
+      output y: f16[n, p, q, k of 32]
+      pad 1
+      strategy tma_halo""",
+    "tma_halo, strided, channels that TMA fills up": """
+      input x: f16[n=1, h=11, w=10, c=3 of 8]
+      filter w: f16[k=32, r=3, s=3, c=3]
+      output y: f16[n, p, q, k]
+      stride 2  pad 1
+      strategy tma_halo""",
     "tma_im2col, dgrad": """
       input x: f16[n=1, h=5, w=6, c=64 of 80]
       filter w: f16[k=64, r=3, s=3, c=64 of 72]

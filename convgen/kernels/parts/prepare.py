@@ -135,7 +135,9 @@ def channels_last(
     groups as one.  For fprop of 2-byte types; groups are served in the packs of `group_packs`.
 
     Of x, a filter of one tap gets the pixels that it reads, and strides no more.  An x whose padding is not of zeros
-    gets it in the copy, whatever `copy_x` says; unless it lies right, and `loads_pad`, as TMA does with NaN."""
+    gets it in the copy, whatever `copy_x` says; unless it lies right, and `loads_pad`, as TMA does with NaN.  A slice
+    whose pixels begin at multiples of 16 bytes keeps its channels, fewer than the problem's: TMA reads zeros for the
+    others, and nothing of what lies there."""
     x, w, sp = problem.x, problem.w, problem.spatial
     if problem.op is not Op.FPROP or {x.element.bytes, w.element.bytes} != {2}:
         return Prepared(problem)
@@ -143,8 +145,8 @@ def channels_last(
     groups = -(-problem.groups // group_pack)
     own_channels = channels if problem.groups == 1 else group_pack * problem.c_per_group
     inside, outside = ("k", *sp.filter, "c"), (*sp.filter, "k", "c")
-    stays = taps_outside and w.dims[:1] != ("k",) and _in_memory(w, own_channels, outside)
-    w = _target(w, outside if stays else inside, own_channels, problem.k)
+    w_stays = taps_outside and w.dims[:1] != ("k",) and _in_memory(w, own_channels, outside)
+    w = _target(w, outside if w_stays else inside, own_channels, problem.k)
     # of a pack's channels, those of the group that output channel k is of
     own = mod(floordiv(symbol("k"), problem.k_per_group), group_pack) * problem.c_per_group
     copies: list[Copy] = []
@@ -157,11 +159,12 @@ def channels_last(
     last = ("n", *sp.input, "c")
     pads = problem.padding is not Padding.ZERO and not (loads_pad and _in_memory(x, channels, last))
     if copy_x or pads:
-        prepared = replace(prepared, x=_target(x, last, channels))
+        stays = not pads and (_in_memory(x, channels, last) or _is_filled_up(problem, last))
+        prepared = replace(prepared, x=x if stays else _target(x, last, channels))
         steps: tuple[tuple[str, int], ...] = ()
         if pads:
             prepared = _padded(prepared)
-        if pads or not _in_memory(x, channels, prepared.x.dims):
+        if not stays:
             prepared, steps = _unstrided(prepared)
         low = tuple(zip(sp.input, problem.pad_lo, strict=True)) if pads else ()
         copies.insert(0, Copy(x, prepared.x, steps=steps, padding=problem.padding, low=low))
@@ -348,3 +351,11 @@ def _in_memory(tensor: Tensor, channels: int, order: tuple[str, ...]) -> bool:
     """Whether a tensor lies in memory as `order` does, dims of one element aside, and its rows are aligned."""
     aligned = (tensor.pitch or 0) % VECTOR == 0
     return tensor.extent("c") == channels and aligned and lies_as(tensor, order)
+
+
+def _is_filled_up(problem: ConvProblem, order: tuple[str, ...]) -> bool:
+    """Whether x is a slice that TMA reads as it lies, and fills up with zeros: not where a prologue makes values of
+    these, nor where a group's channels follow another's."""
+    x = problem.x
+    whole = x.pitch is not None and x.pitch % VECTOR == 0
+    return whole and lies_as(x, order) and problem.groups == 1 and problem.prologue is None

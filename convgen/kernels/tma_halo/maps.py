@@ -18,7 +18,7 @@ from convgen.kernels.tma_halo.layout import Layout, b_columns
 def a_maps(layout: Layout) -> dict[int, tuple[str, TensorMap]]:
     """Of x: a map, and its parameter's name, for each height that a phase may have."""
     problem, config, halo, (d, h, w) = layout.read, layout.config, layout.halo, layout.windows
-    c, e = problem.c, problem.x.element.bytes
+    c, e = problem.x.extent("c"), problem.x.element.bytes
     pixel = (problem.x.pitch or c) * e
     # one plane of an image with depth
     planes, plane = ((d.extent,), (1,)) if problem.rank == 3 else ((), ())

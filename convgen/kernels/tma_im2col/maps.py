@@ -23,11 +23,11 @@ def a_map(layout: Layout) -> TensorMap:
     pixels = config.tile_m // (config.cluster if config.shared == "a" else 1)
     if g.pointwise:
         return TensorMap(
-            "x", "tiled", x.dtype, (problem.c, g.pixels), ((x.pitch or problem.c) * size,), (1, 1),
+            "x", "tiled", x.dtype, (x.extent("c"), g.pixels), ((x.pitch or problem.c) * size,), (1, 1),
             box=(config.tile_k, pixels), swizzle=layout.span,
         )  # fmt: skip
     axes = g.axes[::-1]
-    dims = (problem.c, *problem.input[::-1], problem.n)
+    dims = (x.extent("c"), *problem.input[::-1], problem.n)
     strides, bytes_ = [], size
     for extent in (x.pitch or problem.c, *dims[1:-1]):
         bytes_ *= extent
