@@ -14,7 +14,7 @@ import sys
 import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -79,6 +79,7 @@ CODES: dict[str, str] = {
 
 #: Codes of what stands where it does not fit.
 _SYNTAX = frozenset({"E001", "E002", "E003"})
+_UNKNOWN_EXTENT = "E207"
 
 
 @dataclass(frozen=True)
@@ -322,7 +323,19 @@ class Report:
             d for d in self._found
             if d.code in _SYNTAX or d.span is None or not any(d.span.overlaps(fault) for fault in faults)
         ]  # fmt: skip
-        return tuple(sorted(found, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0)))
+        return _once(sorted(found, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0)))
+
+
+def _once(found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Extents that nothing gives are said once: a `let` that a file lacks is missing in each of its convolutions."""
+    alike: dict[object, list[Diagnostic]] = {}
+    for d in found:
+        alike.setdefault((d.message, d.hint) if d.code == _UNKNOWN_EXTENT else d, []).append(d)
+    said = []
+    for first, *others in alike.values():
+        more = f", here and in {len(others)} more place{'s' * (len(others) > 1)}" if others else ""
+        said.append(replace(first, message=first.message + more))
+    return tuple(said)
 
 
 def warn(text: str | Warning, category: type[Warning] = UserWarning, through: tuple[str, ...] = ()) -> None:

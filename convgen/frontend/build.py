@@ -10,9 +10,12 @@ from lark.visitors import Transformer_NonRecursive
 
 from convgen.diagnostics import Report, Span, quote
 from convgen.frontend import ast
+from convgen.frontend.wording import GROUPS
 
 #: Levels that an expression may nest, in nodes and in parentheses: whatever walks a tree may recurse.
 MAX_NESTING = 100
+#: Stands for the group of options that belong to none, which is reported once.
+_LOST = "?"
 
 
 def span_of(token: Token) -> Span:
@@ -130,28 +133,39 @@ class Build(Transformer_NonRecursive):
     def options(self, *rest):
         *entries, brace = rest
         found: list[ast.Option] = []
-        group = None
+        group = ""
         for entry in entries:
             if isinstance(entry, ast.Option):
-                group = self._compared(entry)
-                if group is None:
+                group = self._compared(entry) or self._taken_for_value(entry)
+                if not group:
                     found.append(entry)
                 continue
             head, name, value = entry
             group = head or group
             span = span_of(name).to(value.span)
-            if group is None:
-                hint = f"write `{name} VALUE`, or a group such as `tile m=128 n=128`"
+            if not group:
+                option = f"{name} VALUE`, or a group such as `tile m=128"
+                hint = f"write `{f'{name} m=128' if name in GROUPS else option} n=128`"
                 self._report.error("E002", f"{quote(name)} belongs to no group of options", span, hint)
-            else:
+                group = _LOST
+            elif group != _LOST:
                 found.append(ast.Option(ast.Name(f"{group}.{name}", span_of(name)), value, span))
         return tuple(found), span_of(brace)
 
-    def _compared(self, option: ast.Option) -> str | None:
-        """The group of which an option is the first, `tile m==64`, which is reported."""
+    def _taken_for_value(self, option: ast.Option) -> str:
+        """The group whose name stands where an option's value should, `stages tile m=64`, which is reported; or ""."""
+        value = option.value
+        if not (isinstance(value, ast.Reference) and value.name in GROUPS):
+            return ""
+        hint = f"remove one `{value.name}`" if option.name.text == value.name else f"write `{option.name.text} VALUE`"
+        self._report.error("E002", f"{quote(option.name.text)} has no value", option.span, hint)
+        return value.name
+
+    def _compared(self, option: ast.Option) -> str:
+        """The group of which an option is the first, `tile m==64`, which is reported; or ""."""
         value = option.value
         if not (isinstance(value, ast.Binary) and value.op == "==" and isinstance(value.left, ast.Reference)):
-            return None
+            return ""
         number = value.right.text if isinstance(value.right, ast.Number) else "..."
         hint = f"write `{option.name.text} {value.left.name}={number}`"
         self._report.error("E002", f"`==` compares: {quote(value.left.name)} has no value", value.span, hint)

@@ -81,7 +81,8 @@ def assignment(place: Place) -> str | None:
     if word.type == "NAME" and after.type == "ASSIGN":
         if place.begins_line:  # the line before lacks a value
             return f"write `{before} = ...`"
-        return f"values have no types: write `{word} = {place.rest_of_line(2) or '...'}`"
+        name = before if place.is_tensor(before) else word  # `y t = ...`, `float t = ...`
+        return f"values have no types: write `{name} = {place.rest_of_line(2) or '...'}`"
     if before in ("return", "yield", "result"):
         return "assign the result to the tensor that it is: `y = ...`"
     if after.type == "ASSIGN":

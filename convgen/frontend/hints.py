@@ -114,6 +114,8 @@ def _setting(place: Place) -> str | None:
         return None
     if form := wording.CONTEXTUAL.get(word) or (place.is_assigned and wording.CONTEXTUAL.get(str(place.before))):
         return form
+    if tensor := _undeclared(place):
+        return tensor
     if place.is_option:
         return habits.OPTION
     if (no_setting := habits.NO_SETTINGS.get(habits.plain(word))) and not place.is_assigned:
@@ -129,6 +131,15 @@ def _setting(place: Place) -> str | None:
     if word.type == "OPERAND" or place.is_assigned:
         return "operands and assignments belong in `epilogue { ... }`"
     return f"the settings are {listing((*wording.SETTINGS, *wording.CONTEXTUAL), 'and')}"
+
+
+def _undeclared(place: Place) -> str | None:
+    """A tensor without the word that says which it is, `x: f16[n, c]`."""
+    behind = place.words[place.at + 1 : place.at + 4]
+    if [word.type for word in behind] != ["COLON", "NAME", "LSQB"]:
+        return None
+    declared = next((keyword for keyword, name in _NAMES.items() if name == place.word), "input")
+    return f"say which tensor it is: `{declared} {place.word}: {place.rest_of_line(2)}`"
 
 
 def _statement(place: Place) -> str | None:
@@ -157,6 +168,8 @@ def _keyword(place: Place) -> str | None:
         return f"`{word}` is a keyword; choose another name" if place.is_assigned_keyword else _nameless(place)
     if word not in wording.KEYWORDS or place.begins_line:
         return None
+    if place.before == word and (place.after is None or place.after.type not in ("ASSIGN", "COLON", "LBRACE")):
+        return f"remove one `{word}`"
     if word.type == "CONV" and len(place.braces) > 1:
         return "the convolution's sum is `acc`"
     if place.keyword == "op" and (operator := habits.did_you_mean(word, OPERATORS, habits.OPS)):
@@ -272,7 +285,9 @@ def _options(place: Place) -> str | None:
         if group.type == "ASSIGN":
             return f"is a value missing after `{place.words[place.at - 3]}=`?"
         return f"write an option of a group as `{f'{group} ' if group.type == 'NAME' else ''}{before}={word}`"
-    if word.type in ("COLON", "ASSIGN"):
+    if word.type == before.type == "ASSIGN":
+        return "remove one `=`"
+    if word.type in ("COLON", "ASSIGN") and before.type == "NAME":
         return f"write an option as `{before} VALUE`, or a group as `{before} m=VALUE n=VALUE`"
     return None
 

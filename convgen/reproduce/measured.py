@@ -8,6 +8,7 @@ from typing import Any
 
 from convgen import driver
 from convgen.bench.results import geomean
+from convgen.diagnostics import listing
 from convgen.reproduce.networks import NAMES, Layer, layers
 from convgen.reproduce.outcome import Outcome, Series
 from convgen.spec import Spec, UsageError
@@ -37,6 +38,11 @@ def networks(record: Mapping[str, Any]) -> Outcome:
         )
     found = {name: _weighed(layers(name), measured) for name in NAMES}
     found = {name: sums for name, sums in found.items() if sums[0]}
+    if not found:
+        raise UsageError(
+            f"none of the results is of a layer of {listing(NAMES, 'or')}\n"
+            "hint: convgen bench --suite vgg16,resnet50 -D n=8 --out FILE"
+        )
     ours, cudnn, covered = zip(*found.values(), strict=True)
     ratios = [b / a for a, b in zip(ours, cudnn, strict=True)]
     return Outcome(

@@ -110,6 +110,8 @@ def errors(text: str) -> list[str]:
         ("output", "y f32[n, p, q, k]", "write a tensor as `y: f32[...]`", "y: f32[n, p, q, k]"),
         ("input", "x: f16 n, h=14, w=14, c=64]", "put the dims in brackets: `f16[n, h, w, c]`", LINES["input"]),
         ("filter", "w: f16 k=64, r=3, s=3, c=64]", "put the dims in brackets: `f16[k, r, s, c]`", LINES["filter"]),
+        ("output", "output y: f16[n, p, q, k]", "remove one `output`", LINES["output"]),
+        ("stride", "stride 2", "remove one `stride`", "2"),
         ("let n =", "2**3", "there is no power operator: write the product", "2*2*2"),
     ],
 )  # fmt: skip
@@ -122,6 +124,7 @@ def test_a_setting_that_is_written_as_elsewhere(setting, written, hint, followed
     ("written", "hint", "followed"),
     [
         ("t = acc + b", None, "t = acc + b"),
+        ("t = acc + b\n y t = relu(t)", "values have no types: write `y = relu(t)`", "t = acc + b"),
         ("float t = acc + b", "values have no types: write `t = acc + b`", "t = acc + b"),
         ("t\nu = acc", "write `t = ...`", "t = acc + b"),
         ("t: f32 = acc + b", "values have no types: write `t = acc + b`", "t = acc + b"),
@@ -264,3 +267,32 @@ def test_a_block_without_braces_is_one_error(sign):
     assert errors("\n".join(f"{begin} {rest}" for begin, rest in lines.items())) == [
         "put the block in braces: `epilogue { ... }`"
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "hint", "followed"),
+    [
+        ("stages tile m=128 n=64 k=64", "write `stages VALUE`", "stages 4 tile m=128 n=64 k=64"),
+        ("tile tile m=128 n=64 k=64", "remove one `tile`", "tile m=128 n=64 k=64"),
+        ("m=128 n=64 k=64", "write `m VALUE`, or a group such as `tile m=128 n=128`", "tile m=128 n=64 k=64"),
+        ("tile=128 n=64 k=64", "write `tile m=128 n=128`", "tile m=128 n=64 k=64"),
+        ("tile m= =128 n=64 k=64", "remove one `=`", "tile m=128 n=64 k=64"),
+    ],
+)
+def test_an_option_without_its_value_is_one_error(options, hint, followed):
+    assert errors(spec(strategy=f"tma_im2col {{ {options} }}")) == [hint]
+    assert not errors(spec(strategy=f"tma_im2col {{ {followed} }}"))
+
+
+@pytest.mark.parametrize("role", ["input", "filter", "output"])
+def test_a_tensor_without_its_keyword_is_told_which_it_is(role):
+    setting = LINES[role]
+    hint = f"say which tensor it is: `{role} {setting}`"
+    assert hint in errors(spec().replace(f"{role} {setting}", setting))
+
+
+def test_an_extent_that_every_conv_lacks_is_one_error():
+    conv = "conv {} {{ input x: f16[n, h=8, w=8, c=64] filter w: f16[k=64, r=3, s=3, c=64] output y: f16[n, p, q, k] }}"
+    with pytest.raises(SpecError) as e:
+        frontend.load("\n".join(map(conv.format, "abc")))
+    assert [d.message for d in e.value.diagnostics] == ["the extent of `n` is not known, here and in 2 more places"]

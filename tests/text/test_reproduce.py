@@ -83,6 +83,8 @@ def test_networks_are_weighed_by_their_layers(tmp_path, capsys):
     rows[0]["n"] = 64
     with pytest.raises(UsageError, match="not of one batch"):
         find("networks").run(record)
+    with pytest.raises(UsageError, match="none of the results is of a layer of `alexnet`"):
+        find("networks").run(record | {"rows": [rows[2]]})
 
 
 def record(*rows: dict, **more: object) -> dict:
