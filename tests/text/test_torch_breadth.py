@@ -383,6 +383,15 @@ def test_the_reason_why_a_model_cannot_be_traced_is_said_in_a_line(model, argume
     assert capfd.readouterr().err == ""  # torch.export prints graphs
 
 
+def test_a_call_without_images_leaves_the_others_alone(capfd, recwarn):
+    """torch's shape function of upsampling takes none."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Upsample(scale_factor=2)).eval()
+    ready = ct.optimize(model, torch.randn(2, 3, 6, 6), inductor=False)
+    before = str(ready.report)
+    assert ready(torch.randn(0, 3, 6, 6)).shape == (0, 4, 8, 8)
+    assert str(ready.report) == before and not recwarn and capfd.readouterr().err == ""
+
+
 # ---- what is given --------------------------------------------------------------------------------
 
 

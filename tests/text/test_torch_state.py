@@ -1,6 +1,7 @@
 """What optimized models notice: weights that were written, modules that were switched, tensors of inference mode."""
 
 import gc
+import warnings
 import weakref
 
 import pytest
@@ -269,3 +270,36 @@ def test_results_that_are_weights_or_inputs_are_these(inductor):
     agree(lambda x: made(x.clone()), lambda x: model(x.clone()), x)
     assert made(x)[1] is model.conv.bias and made(x)[2] is x and made(x)[3] is model.anchors
     assert convgen.torch.optimize(Echo().eval(), x, inductor=inductor)(x) is x
+
+
+def test_statistics_that_a_compiled_training_pass_writes_are_read_anew():
+    """Without gradients, too: the graph goes to aten, whose kernel writes them without counting."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    made = torch.compile(model, backend="convgen", options={"inductor": False})
+    x = torch.randn(4, 3, 8, 8) * 3 + 2
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the training pass goes to aten
+        made(x)
+        model.train()
+        made(x)
+        model.eval()
+        torch.testing.assert_close(made(x), model(x))
+
+
+def test_another_default_type_is_another_kind_of_call():
+    class Adds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            return self.layer(x) + torch.ones(1)
+
+    model, x = Adds().eval(), torch.randn(2, 3, 6, 6)
+    made = convgen.torch.optimize(model, x, inductor=False)
+    try:
+        torch.set_default_dtype(torch.float64)
+        with torch.no_grad():
+            torch.testing.assert_close(made(x), model(x), rtol=1e-4, atol=1e-4)
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -17,7 +17,7 @@ import torch
 from convgen.spec import known_tuning
 from convgen.torch.network.inductor import for_any_sizes
 from convgen.torch.network.prepare import Options, Prepared, kind, make_room, without_data
-from convgen.torch.network.report import Report, told, warn
+from convgen.torch.network.report import WRITES, Report, limit_of_tracers, told, warn
 from convgen.torch.network.sizes import AnySizes, Kinds, numbers_of
 from convgen.torch.network.trace import tracing
 from convgen.torch.network.training import compile_training
@@ -139,6 +139,14 @@ class _Graph:
     def _as_it_is(self, arguments: Sequence[Any]) -> Any:
         return self._function(*arguments)
 
+    def _with_writes(self, arguments: Sequence[Any]) -> Any:
+        """As it is, and its buffers count as written, for the graphs that have them folded: BatchNorm's kernel writes
+        its statistics without a word."""
+        results = self._as_it_is(arguments)
+        buffers = [arguments[i] for i in self._weights if not isinstance(arguments[i], torch.nn.Parameter)]
+        torch.autograd.graph.increment_version([buffer for buffer in buffers if not buffer.is_inference()])
+        return results
+
     def _made(self, key: Any, arguments: Sequence[Any]) -> _Ready:
         of = self._of_module(arguments)
         if of is None:
@@ -181,7 +189,7 @@ class _Graph:
             reason = told(error)
             warn(f"convgen leaves a graph to aten: {reason}")
             _tell(Report(notes=[f"nothing was optimized: {reason}"]))
-            return self._as_it_is
+            return self._with_writes if limit_of_tracers(error) == WRITES else self._as_it_is
         _tell(made.report)
         of.kinds.convolutions.append(len(made.report))
         return functools.partial(self._run, made, views)

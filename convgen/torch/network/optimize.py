@@ -216,7 +216,7 @@ class Optimized(Module):
         return self._as_it_is(given)  # others change the model all the time
 
     def _for(self, given: Given, most: float = math.inf) -> Callable[[Given], Any]:
-        key = (given.structure, autocast(), *given.kinds())
+        key = (given.structure, autocast(), torch.get_default_dtype(), *given.kinds())
         try:
             found = self._prepared.get(key)
         except TypeError:  # of a structure that has no hash: nobody can tell it from others
@@ -240,6 +240,8 @@ class Optimized(Module):
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the model itself is always right
             if not limit_of_tracers(error) or given.has_arrays:
                 _try(self.model, given.args, given.kwargs)
+            if not all(tensor.numel() for tensor in given.tensors()):  # some of torch's shape functions refuse these
+                return _Ready(self._as_it_is)
             short = is_out_of_memory(error)
             why = "memory is short for the whole" if short else "the whole cannot be traced"
             return self._in_parts(f"{why}: {told(error)}", hooks_see(self.model) or isinstance(error, MakesLayers))

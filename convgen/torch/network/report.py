@@ -68,11 +68,13 @@ class Report:
         return table(_HEADS, rows, note="; ".join(self.notes))
 
 
+#: Of a function that torch's tracers refuse for what it writes.
+WRITES = "it writes into its inputs or buffers"
 #: What errors of torch's tracers say, or the function that raises them, and what they mean.
 _LIMITS = {
     "data-dependent expression": "it branches on values of tensors",
     "_local_scalar_dense": "it reads numbers from tensors, as item() does",
-    "input mutations": "it writes into its inputs or buffers",
+    "input mutations": WRITES,
     "Unsupported input type": "torch.export does not know the class of an argument",
     "in output, which is not a known type": "torch.export does not know the class of a result",
     "is_opaque_type": "torch.export does not know the class of a result",  # which has no hash; of torch 2.11

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -46,13 +47,23 @@ def tracing() -> Iterator[None]:
             torch.compiler._is_compiling_flag = before
 
 
+#: Where torch writes what its shape functions raise.
+_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+def _nothing(_: logging.LogRecord) -> bool:
+    return False
+
+
 @contextmanager
 def quiet_export() -> Iterator[None]:
-    """For torch.export: where it fails, it prints the graph that it has so far, which may be thousands of lines; and it
-    warns of each attribute that forward sets, as an LSTM does with all of its weights, which reports tell of.
+    """For torch.export: where it fails, it prints the graph that it has so far, which may be thousands of lines, and
+    logs shape functions' tracebacks; and it warns of each attribute that forward sets, as an LSTM does with all of its
+    weights, which reports tell of.
 
     Anything else that is written to stderr appears at the end."""
     graph, held = None, io.StringIO()
+    _LOG.addFilter(_nothing)
     try:
         with redirect_stderr(held), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The tensor attributes? .* assigned during export")
@@ -61,6 +72,7 @@ def quiet_export() -> Iterator[None]:
         graph = getattr(error, "partial_fx_graph", None)
         raise
     finally:
+        _LOG.removeFilter(_nothing)
         written = held.getvalue()
         sys.stderr.write(written.replace(f"{graph}\n", "") if graph else written)
 
