@@ -28,6 +28,7 @@ from convgen.torch.network.chains import chain_of
 from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
 from convgen.torch.network.constants import OtherWeights, Packed, constant_nodes, move_numbers, packing, split
+from convgen.torch.network.filled_rows import fill_rows
 from convgen.torch.network.halves import split_in_halves
 from convgen.torch.network.image_sums import sums_behind, use_sums
 from convgen.torch.network.inductor import compiled
@@ -219,6 +220,8 @@ class Prepared:
             write_out_batch_norms(graph, constant_nodes(graph, constants))
             linears_as_convolutions(graph)
             sink_views(graph)
+            filled = fill_rows(graph, constant_nodes(graph, constants))
+            self._note(filled, "convolution", "given more channels, for rows of 16 bytes")
         _name_layers(graph, constants, names)
         if every and options.inductor:
             leave_to_passes(graph)

@@ -189,12 +189,13 @@ def value_of(node: Node) -> Any:
 def call(graph: Any, operator: Any, *arguments: Any, **keywords: Any) -> Node:
     """A new node where the graph inserts, with its fake value."""
     node = graph.call_function(operator, arguments, keywords)
+    renew(node)
+    return node
 
-    def fake(argument: Any) -> Any:
-        return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
 
-    values = torch.fx.map_arg((arguments, keywords), fake)
+def renew(node: Node) -> None:
+    """Makes a node's fake value of those that it reads."""
+    values = torch.fx.map_arg((node.args, node.kwargs), value_of)
     tensors = [v for v in torch.utils._pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]
     with tensors[0].fake_mode:
-        node.meta["val"] = operator(*values[0], **values[1])
-    return node
+        node.meta["val"] = node.target(*values[0], **values[1])
