@@ -1,5 +1,5 @@
 """What `optimize` makes part of a layer, on a GPU: branches, adapters, functions of concatenations, BatchNorms behind
-linear layers."""
+linear layers; and channels filled up."""
 
 from __future__ import annotations
 
@@ -91,6 +91,23 @@ class NormedLinear(nn.Module):
         return TF.hardswish(self.norm(y.flatten(0, 1)).reshape_as(y))
 
 
+class Filled(nn.Module):
+    """Channels that are no multiples of 8, which convolutions alone mix: ReXNet's block."""
+
+    layers = 5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expand, self.deep = nn.Conv2d(64, 36, 1), nn.Conv2d(36, 36, 3, padding=1, groups=36, bias=False)
+        self.norm, self.down, self.up = with_statistics(nn.BatchNorm2d(36)), nn.Conv2d(36, 12, 1), nn.Conv2d(12, 36, 1)
+        self.project = nn.Conv2d(36, 64, 1)
+
+    def forward(self, x):
+        y = self.norm(self.deep(TF.silu(self.expand(x))))
+        gate = torch.sigmoid(self.up(torch.relu(self.down(y.mean((2, 3), keepdim=True)))))
+        return self.project(TF.relu6(y * gate)) + x
+
+
 def near(ready, model, x):
     """No further from float64 than the model itself is, within half as much again."""
     with torch.no_grad():
@@ -100,7 +117,7 @@ def near(ready, model, x):
 
 @pytest.mark.usefixtures("_algorithms")
 @pytest.mark.parametrize("inductor", [False, True])
-@pytest.mark.parametrize("kind", [Branches, Adapters, Joined, NormedLinear])
+@pytest.mark.parametrize("kind", [Branches, Adapters, Joined, NormedLinear, Filled])
 def test_merged_layers_are_right(kind, inductor):
     model = kind().eval().half().cuda().to(memory_format=torch.channels_last)
     x = torch.randn(4, 64, 20, 20, device="cuda").half().to(memory_format=torch.channels_last)

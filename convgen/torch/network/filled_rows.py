@@ -1,4 +1,4 @@
-"""Channels filled up to rows of 16 bytes where convolutions alone mix them: 18 become 24 (HRNet), 162 become 168 (ReXNet).
+"""Channels filled up to rows of 16 bytes where convolutions alone mix them: HRNet has 24 for 18, ReXNet 168 for 162.
 
     conv_b(f(conv_a(x)))  =  conv_b'(f(conv_a'(x)))
 
