@@ -254,6 +254,8 @@ def _name(place: Place) -> str | None:
     word = place.word.lower()
     if "INT" in place.kinds and (digits := word.replace("_", "")).isdigit():
         return f"write `{digits}`"
+    if word[-1] == "e" and word[:-1].replace(".", "", 1).isdigit():
+        return f"an exponent has digits: `{word}-3`"
     if word.startswith("0x") or word[-1:] in "fhklmu":
         return "numbers are decimal, without a suffix: `16`, `0.5`, `1e-3`"
     return "a name cannot start with a digit; leave a space after a number"

@@ -6,6 +6,7 @@ dims a tensor lacks whose text was mended: the word that is gone may have been o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Protocol, TypeVar
@@ -58,6 +59,11 @@ class Region:
         plain = _PLAIN if OPERATORS.keys() & set(self.words) else _PLAIN - {"op"}
         return _BLOCKS if "LBRACE" in signs else _TENSORS if "LSQB" in signs else plain
 
+    @property
+    def keywords(self) -> frozenset[str]:
+        """Those of settings that are in it, wherever."""
+        return frozenset(str(word) for word in self.words if word.type in wording.SETTING_KINDS)
+
     def within(self, span: Span) -> bool:
         return _within(self.words[0], span)
 
@@ -98,8 +104,18 @@ def mark(items: Sequence[object], regions: Sequence[Region], mended: Sequence[To
     convs = [i for i in items if isinstance(i, ast.Conv)]
     lets, spoiled = _sound(stated, regions)
     names = _names([r for r in regions if _may_be_let(r, convs)], spoiled)
-    marked = tuple(_conv(c, [r for r in regions if r.within(c.span)], mended) for c in convs)
-    return ast.Spec(lets, marked, names - {let.name.text for let in lets})
+    outside = [r for r in regions if not any(r.within(conv.span) for conv in convs)]
+    marked = []
+    for conv, behind in itertools.zip_longest(convs, convs[1:]):
+        found = _conv(conv, [r for r in regions if r.within(conv.span)], mended)
+        marked.append(replace(found, lost=found.lost | _cut_off(conv, behind, outside)))
+    return ast.Spec(lets, tuple(marked), names - {let.name.text for let in lets})
+
+
+def _cut_off(conv: ast.Conv, behind: ast.Conv | None, outside: Iterable[Region]) -> frozenset[str]:
+    """The keywords of settings behind a conv's end and before the next one: its block was closed too early."""
+    start, end = (conv.span.line, conv.span.column), (behind.span.line, behind.span.column) if behind else (1 << 62, 0)
+    return frozenset[str]().union(*(region.keywords for region in outside if start <= region.start < end))
 
 
 def _may_be_let(region: Region, convs: Iterable[ast.Conv]) -> bool:
@@ -148,6 +164,7 @@ def _conv(conv: ast.Conv, regions: Sequence[Region], mended: Sequence[Token]) ->
     sound, spoiled = _sound(conv.settings, own)
     unsure = [s for s in sound if not isinstance(s, _IN_PARTS) and any(_inside(w, s.span) for w in mended)]
     lost = {s.keyword.text for s in spoiled}.union(*(r.settings for r in own if not _behind(r, spoiled)))
+    lost = lost.union(*(r.keywords for r in own))
     settings = tuple(_setting(s, inner[id(s)], mended) for s in sound)
     lost = lost - {s.keyword.text for s in settings} | {s.keyword.text for s in unsure}
     return replace(conv, settings=settings, lost=frozenset(lost), names=_names(own, spoiled))

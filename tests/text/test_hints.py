@@ -124,6 +124,7 @@ def test_a_setting_that_is_written_as_elsewhere(setting, written, hint, followed
     ("written", "hint", "followed"),
     [
         ("t = acc + b", None, "t = acc + b"),
+        ("t = acc * 2.5e", "an exponent has digits: `2.5e-3`", "t = acc * 2.5e-3 + b"),
         ("t = acc + b\n y t = relu(t)", "values have no types: write `y = relu(t)`", "t = acc + b"),
         ("float t = acc + b", "values have no types: write `t = acc + b`", "t = acc + b"),
         ("t\nu = acc", "write `t = ...`", "t = acc + b"),
@@ -296,3 +297,17 @@ def test_an_extent_that_every_conv_lacks_is_one_error():
     with pytest.raises(SpecError) as e:
         frontend.load("\n".join(map(conv.format, "abc")))
     assert [d.message for d in e.value.diagnostics] == ["the extent of `n` is not known, here and in 2 more places"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "conv a input { x: f16[n=1, h=8, w=8, c=64] filter w: f16[k=64, r=3, s=3, c=64] output y: f16[n, p, q, k] }",
+        spec(input="x: f16[n, h=14, w=let 14, c=64]"),
+        spec(input="x: f16[n, h=14, } w=14, c=64]"),
+    ],
+)
+def test_a_tensor_behind_a_block_that_is_closed_too_early_is_not_missing(text):
+    with pytest.raises(SpecError) as e:
+        frontend.load(text)
+    assert "E201" not in {d.code for d in e.value.diagnostics}

@@ -159,12 +159,12 @@ def channels_last(
     last = ("n", *sp.input, "c")
     pads = problem.padding is not Padding.ZERO and not (loads_pad and _in_memory(x, channels, last))
     if copy_x or pads:
-        stays = not pads and (_in_memory(x, channels, last) or _is_filled_up(problem, last))
-        prepared = replace(prepared, x=x if stays else _target(x, last, channels))
+        there = x.extent("c") if not pads and _is_filled_up(problem, last) else channels
+        prepared = replace(prepared, x=_target(x, last, there))
         steps: tuple[tuple[str, int], ...] = ()
         if pads:
             prepared = _padded(prepared)
-        if not stays:
+        if pads or not _in_memory(x, there, last):
             prepared, steps = _unstrided(prepared)
         low = tuple(zip(sp.input, problem.pad_lo, strict=True)) if pads else ()
         copies.insert(0, Copy(x, prepared.x, steps=steps, padding=problem.padding, low=low))
