@@ -136,7 +136,7 @@ def _setting(place: Place) -> str | None:
 def _undeclared(place: Place) -> str | None:
     """A tensor without the word that says which it is, `x: f16[n, c]`."""
     behind = place.words[place.at + 1 : place.at + 4]
-    if [word.type for word in behind] != ["COLON", "NAME", "LSQB"]:
+    if [word.type for word in behind] != ["COLON", "NAME", "LSQB"] or place.keyword_meant:
         return None
     declared = next((keyword for keyword, name in _NAMES.items() if name == place.word), "input")
     return f"say which tensor it is: `{declared} {place.word}: {place.rest_of_line(2)}`"
