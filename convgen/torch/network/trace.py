@@ -31,22 +31,6 @@ _AXES: dict[Any, tuple[int, ...]] = {
 }  # fmt: skip
 
 
-@contextmanager
-def tracing() -> Iterator[None]:
-    """Where something may be traced: torch's tracers put functions of their own in place of others, for all threads, so
-    one thread at a time has its turn, Dynamo among them.  The flag is Dynamo's while it compiles: without it, compiled
-    functions that other threads call meanwhile take themselves for what is traced, and raise."""
-    from torch._dynamo.convert_frame import compile_lock
-
-    with compile_lock:
-        before = torch.compiler._is_compiling_flag
-        torch.compiler._is_compiling_flag = True
-        try:
-            yield
-        finally:
-            torch.compiler._is_compiling_flag = before
-
-
 #: Where torch writes what its shape functions raise.
 _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
@@ -56,14 +40,41 @@ def _nothing(_: logging.LogRecord) -> bool:
 
 
 @contextmanager
+def _unlogged() -> Iterator[None]:
+    outermost = _nothing not in _LOG.filters
+    if outermost:
+        _LOG.addFilter(_nothing)
+    try:
+        yield
+    finally:
+        if outermost:
+            _LOG.removeFilter(_nothing)
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Where something may be traced: torch's tracers put functions of their own in place of others, for all threads, so
+    one thread at a time has its turn, Dynamo among them.  The flag is Dynamo's while it compiles: without it, compiled
+    functions that other threads call meanwhile take themselves for what is traced, and raise.  What shape functions
+    raise, which torch logs with tracebacks, is told by warnings."""
+    from torch._dynamo.convert_frame import compile_lock
+
+    with compile_lock, _unlogged():
+        before = torch.compiler._is_compiling_flag
+        torch.compiler._is_compiling_flag = True
+        try:
+            yield
+        finally:
+            torch.compiler._is_compiling_flag = before
+
+
+@contextmanager
 def quiet_export() -> Iterator[None]:
-    """For torch.export: where it fails, it prints the graph that it has so far, which may be thousands of lines, and
-    logs shape functions' tracebacks; and it warns of each attribute that forward sets, as an LSTM does with all of its
-    weights, which reports tell of.
+    """For torch.export: where it fails, it prints the graph that it has so far, which may be thousands of lines; and it
+    warns of each attribute that forward sets, as an LSTM does with all of its weights, which reports tell of.
 
     Anything else that is written to stderr appears at the end."""
     graph, held = None, io.StringIO()
-    _LOG.addFilter(_nothing)
     try:
         with redirect_stderr(held), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The tensor attributes? .* assigned during export")
@@ -72,7 +83,6 @@ def quiet_export() -> Iterator[None]:
         graph = getattr(error, "partial_fx_graph", None)
         raise
     finally:
-        _LOG.removeFilter(_nothing)
         written = held.getvalue()
         sys.stderr.write(written.replace(f"{graph}\n", "") if graph else written)
 
