@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 from convgen.ir.plan import Plan
@@ -99,7 +98,9 @@ class MmaGemm(base.Kernel[Config, Layout]):
             few = layout.tile_count < target.sms
             few = few and len(layout.phase_taps) == 1
             splits = [int(fixed["split_k"])] if "split_k" in fixed else [1, 2, 3, 4, 6, 8] if few else [1]
-            yield Part(_least(layout, max(splits), held), _divided(layout, splits, pipelines, fixed.get("blocks")))
+            yield Part(
+                _least(layout, max(splits), held), _divided(layout, splits, pipelines, held, fixed.get("blocks"))
+            )
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, problem, found = layout.config, layout.assigned.problem, Obstacles()
@@ -179,11 +180,18 @@ def _layout(problem: ConvProblem, target: Target, shape: Shape, k: int, fixed: O
 
 
 def _divided(
-    layout: Layout, splits: Sequence[int], pipelines: Sequence[int], blocks: int | str | None
-) -> Iterator[Layout]:
-    """The same tiles with gemm_k in parts, and no more stages than a part has steps."""
-    for split_k, stages in product(splits, pipelines):
-        if stages <= max(pipelines[0], -(-max(layout.depths) // (layout.config.tile_k * split_k))):
+    layout: Layout, splits: Sequence[int], pipelines: Sequence[int], held: int, blocks: int | str | None
+) -> Iterator[Part[Layout]]:
+    """The same tiles with gemm_k in parts."""
+    for split_k in splits:
+        yield Part(_least(layout, split_k, held), _staged(layout, split_k, pipelines, blocks))
+
+
+def _staged(layout: Layout, split_k: int, pipelines: Sequence[int], blocks: int | str | None) -> Iterator[Layout]:
+    """With no more stages than a part has steps."""
+    most = -(-max(layout.depths) // (layout.config.tile_k * split_k))
+    for stages in pipelines:
+        if stages <= max(pipelines[0], most):
             yield layout.split(split_k, stages, blocks)
 
 
