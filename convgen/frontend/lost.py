@@ -93,6 +93,11 @@ class _Statement(Protocol):
     def span(self) -> Span: ...
 
 
+def _begins(statement: _Statement | None) -> tuple[int, int]:
+    """Where a statement does; behind the file where there is none."""
+    return (statement.span.line, statement.span.column) if statement else (1 << 62, 0)
+
+
 S = TypeVar("S", bound=_Statement)
 #: Settings of which a part may be right where another is not.
 _IN_PARTS = (ast.TensorSetting, ast.LoweredSetting, ast.PointwiseSetting, ast.StrategySetting)
@@ -114,8 +119,7 @@ def mark(items: Sequence[object], regions: Sequence[Region], mended: Sequence[To
 
 def _cut_off(conv: ast.Conv, behind: ast.Conv | None, outside: Iterable[Region]) -> frozenset[str]:
     """The keywords of settings behind a conv's end and before the next one: its block was closed too early."""
-    start, end = (conv.span.line, conv.span.column), (behind.span.line, behind.span.column) if behind else (1 << 62, 0)
-    return frozenset[str]().union(*(region.keywords for region in outside if start <= region.start < end))
+    return frozenset[str]().union(*(r.keywords for r in outside if _begins(conv) <= r.start < _begins(behind)))
 
 
 def _may_be_let(region: Region, convs: Iterable[ast.Conv]) -> bool:
@@ -150,8 +154,7 @@ def _sound(statements: Iterable[S], regions: Sequence[Region]) -> tuple[tuple[S,
     spoiled: list[S] = []
     ordered = sorted(statements, key=lambda s: (s.span.line, s.span.column))
     for i, statement in enumerate(ordered):
-        behind = ordered[i + 1].span if i + 1 < len(ordered) else None
-        at = (behind.line, behind.column) if behind else (1 << 62, 0)
+        at = _begins(ordered[i + 1] if i + 1 < len(ordered) else None)
         spoils = any(r.is_behind(statement.span) and r.start < at for r in regions)
         (spoiled if spoils else sound).append(statement)
     return tuple(sound), tuple(spoiled)

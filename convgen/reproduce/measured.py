@@ -24,6 +24,10 @@ def _on_v100(labels: int, mean: float) -> Series:
     return Series(V100, [*[None] * labels, mean], printed=True)
 
 
+#: What to do about results that show no network.
+_MEASURE = "hint: convgen bench --suite vgg16,resnet50 -D n=8 --out FILE"
+
+
 def networks(record: Mapping[str, Any]) -> Outcome:
     """Figure 17: the time of each network's convolutions, all of them, beside cuDNN's.  Raises UsageError."""
     measured: dict[Layer, tuple[float, float]] = {}
@@ -33,16 +37,11 @@ def networks(record: Mapping[str, Any]) -> Outcome:
             measured[_layer(row["spec"])] = row["us"], row["cudnn_us"]
             batches.add(row["n"])
     if len(batches) != 1:
-        raise UsageError(
-            "the results are not of one batch\nhint: convgen bench --suite vgg16,resnet50 -D n=8 --out FILE"
-        )
+        raise UsageError(f"the results are not of one batch\n{_MEASURE}")
     found = {name: _weighed(layers(name), measured) for name in NAMES}
     found = {name: sums for name, sums in found.items() if sums[0]}
     if not found:
-        raise UsageError(
-            f"none of the results is of a layer of {listing(NAMES, 'or')}\n"
-            "hint: convgen bench --suite vgg16,resnet50 -D n=8 --out FILE"
-        )
+        raise UsageError(f"none of the results is of a layer of {listing(NAMES, 'or')}\n{_MEASURE}")
     ours, cudnn, covered = zip(*found.values(), strict=True)
     ratios = [b / a for a, b in zip(ours, cudnn, strict=True)]
     return Outcome(

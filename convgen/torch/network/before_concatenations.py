@@ -20,7 +20,7 @@ from convgen.functional.arrays import WIDEST
 from convgen.torch.network.batch_norm import OPERATORS as BATCH_NORMS
 from convgen.torch.network.batch_norm import is_constant, normalization_of
 from convgen.torch.network.chains import POINTWISE, is_pointwise
-from convgen.torch.network.trace import call, is_call, value_of, with_sources
+from convgen.torch.network.trace import call, channel_axis, is_call, value_of, with_sources
 
 Node = Any
 A: Any = torch.ops.aten
@@ -118,11 +118,7 @@ def _of_part(graph: Any, cat: Node, user: Node, at: int) -> Node:
 
 def _axis(operand: Node, cat: Node, user: Node) -> int | None:
     """The axis of an operand that is of channels; None where one number, or one image, is for all."""
-    if is_call(user, *BATCH_NORMS):
-        return 0
-    value = value_of(operand)
-    axis = value.dim() - value_of(cat).dim() + 1
-    return None if axis < 0 or value.shape[axis] == 1 else axis
+    return 0 if is_call(user, *BATCH_NORMS) else channel_axis(operand, cat)
 
 
 def _firsts(cat: Node) -> list[int]:

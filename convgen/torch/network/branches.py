@@ -101,11 +101,11 @@ def _branch(value: Node, factor: float, constant: Collection[Node]) -> _Branch |
     if norm is not None and not is_constant(norm, constant):
         return None
     before = value if norm is None else norm.args[0]
-    if not _is_mergeable(before, constant) or (norm is not None and list(before.users) != [norm]):
+    if not is_of_constants(before, constant) or (norm is not None and list(before.users) != [norm]):
         return None if norm is None else _Branch(None, None, norm, factor)
     down = uncopied(before.args[0])
     alone = len(down.users) == 1 and list(before.args[0].users) == [before] and has_bits(value_of(value).dtype)
-    if alone and _is_product(before) and _is_mergeable(down, constant) and down.args[8] == 1:
+    if alone and _is_product(before) and is_of_constants(down, constant) and down.args[8] == 1:
         return _Branch(down, before, norm, factor)
     return _Branch(before, None, norm, factor)
 
@@ -116,7 +116,8 @@ def _is_product(convolution: Node) -> bool:
     return bool(value_of(w).shape[2:].numel() == groups == 1 and set(stride) == {1} and not any(padding))
 
 
-def _is_mergeable(node: Node, constant: Collection[Node]) -> bool:
+def is_of_constants(node: Node, constant: Collection[Node]) -> bool:
+    """Whether a node is a convolution of floats with constant parameters, and not a transposed one."""
     if not is_call(node, A.convolution.default) or not value_of(node).dtype.is_floating_point:
         return False
     _, w, b, *_, transposed, further, _ = node.args

@@ -20,6 +20,7 @@ import torch
 from convgen.functional.arrays import WIDEST, channels_last, is_packed, pitch_of
 from convgen.torch.network.batch_norm import OPERATORS as BATCH_NORMS
 from convgen.torch.network.chains import POINTWISE
+from convgen.torch.network.pools import POOLS
 from convgen.torch.network.trace import call, is_call, value_of
 
 Node = Any
@@ -37,7 +38,7 @@ _READERS = frozenset({
 #: What Inductor makes by passes.
 _PASSES = (
     *(*POINTWISE, *BATCH_NORMS, A.clone.default, A._unsafe_index.Tensor, A.index.Tensor),
-    *(A.max_pool2d_with_indices.default, A.max_pool3d_with_indices.default, A.avg_pool2d.default),
+    *(*POOLS, A.avg_pool2d.default),
 )
 
 

@@ -16,21 +16,23 @@ from typing import Any
 
 import torch
 
+from convgen.torch.network.branches import is_of_constants
 from convgen.torch.network.chains import POINTWISE
-from convgen.torch.network.trace import call, is_call, renew, value_of
+from convgen.torch.network.pixels import takes_pixels
+from convgen.torch.network.pools import POOLS
+from convgen.torch.network.trace import call, channel_axis, is_call, renew, value_of
 
 Node = Any
 A: Any = torch.ops.aten
 #: Bytes that a row is filled up to multiples of, and how much longer it may get by that.
 _BYTES, _MOST = 16, 1.5
-#: Functions of an image that take each channel for itself; those of the second kind give places, too.
+#: Functions of an image that take each channel for itself, besides max pools, which give places, too.
 _OF_CHANNELS = (
     A.clone.default, A.avg_pool1d.default, A.avg_pool2d.default, A.avg_pool3d.default,
     A._adaptive_avg_pool2d.default, A._adaptive_avg_pool3d.default,
     A.reflection_pad1d.default, A.reflection_pad2d.default, A.reflection_pad3d.default,
     A.replication_pad1d.default, A.replication_pad2d.default, A.replication_pad3d.default,
 )  # fmt: skip
-_WITH_PLACES = (A.max_pool2d_with_indices.default, A.max_pool3d_with_indices.default)
 
 
 def fill_rows(graph: Any, constant: Collection[Node]) -> int:
@@ -79,22 +81,15 @@ def _is_image(node: Node) -> bool:
 
 def _sources(node: Node, constant: Collection[Node]) -> list[Node] | None:
     """The images that a node is a function of, channel by channel; None where it mixes channels, or is no such."""
-    if is_call(node, operator.getitem) and is_call(node.args[0], *_WITH_PLACES):
+    if is_call(node, operator.getitem) and is_call(node.args[0], *POOLS):
         return [node.args[0].args[0]] if list(node.args[0].users) == [node] and node.args[1] == 0 else None
-    of_pixels = _is_mean_of_pixels(node) or _is_choice_of_pixels(node) or _pads_pixels(node)
+    of_pixels = _is_mean_of_pixels(node) or takes_pixels(node) or _pads_pixels(node)
     if is_call(node, *_OF_CHANNELS) or of_pixels or _is_depthwise(node, constant):
         return [node.args[0]]
     if not is_call(node, *POINTWISE):
         return None
-    images = [each for each in node.all_input_nodes if each not in constant and _axis(each, node) is not None]
+    images = [each for each in node.all_input_nodes if each not in constant and channel_axis(each, node) is not None]
     return images if all(value_of(image).dim() == value_of(node).dim() for image in images) else None
-
-
-def _axis(operand: Node, node: Node) -> int | None:
-    """The axis of a function's operand that is of channels; None where one number is for all."""
-    value = value_of(operand)
-    axis = value.dim() - value_of(node).dim() + 1
-    return None if axis < 0 or value.shape[axis] == 1 else int(axis)
 
 
 def _is_mean_of_pixels(node: Node) -> bool:
@@ -102,14 +97,6 @@ def _is_mean_of_pixels(node: Node) -> bool:
         return False
     axes, keeps = node.args[1:3]
     return bool(axes and keeps and {axis % value_of(node).dim() for axis in axes}.isdisjoint((0, 1)))
-
-
-def _is_choice_of_pixels(node: Node) -> bool:
-    """As interpolation makes them."""
-    if not is_call(node, A.index.Tensor, A._unsafe_index.Tensor):
-        return False
-    places = node.args[1]
-    return len(places) > 2 and places[:2] == [None, None] and not any(_is_image(each) for each in places[2:] if each)
 
 
 def _pads_pixels(node: Node) -> bool:
@@ -128,9 +115,7 @@ def _mixes(node: Node, constant: Collection[Node]) -> bool:
 
 
 def _is_convolution(node: Node, constant: Collection[Node]) -> bool:
-    if not is_call(node, A.convolution.default) or node.meta.get("linear"):
-        return False
-    return not node.args[6] and node.args[1] in constant and (node.args[2] is None or node.args[2] in constant)
+    return is_of_constants(node, constant) and not node.meta.get("linear")
 
 
 def _is_closed(members: set[Node], constant: Collection[Node]) -> bool:
@@ -148,7 +133,7 @@ def _is_closed(members: set[Node], constant: Collection[Node]) -> bool:
 def _readers(node: Node) -> Iterator[Node]:
     """Those of a pool are those of its values."""
     for user in node.users:
-        if is_call(user, *_WITH_PLACES):
+        if is_call(user, *POOLS):
             yield from user.users
         else:
             yield user
@@ -183,7 +168,7 @@ def _fill(members: list[Node], more: int, constant: set[Node]) -> int:
 def _fill_constants(node: Node, more: int, constant: set[Node]) -> None:
     """What a function reads of each channel beside an image."""
     for each in node.all_input_nodes:
-        if each in constant and (axis := _axis(each, node)) is not None:
+        if each in constant and (axis := channel_axis(each, node)) is not None:
             node.replace_input_with(each, twice := _twice(node.graph, each, axis, more))
             constant.add(twice)
 

@@ -24,7 +24,7 @@ from convgen.torch.network.copies import copy_of, hooks_see, sharing_tensors
 from convgen.torch.network.held import tensors_of
 from convgen.torch.network.models import check_model, with_modes
 from convgen.torch.network.parts import WithParts, parts_of
-from convgen.torch.network.prepare import Options, Prepared, autocast, make_room, resolved, without_data
+from convgen.torch.network.prepare import Options, Prepared, context, make_room, resolved, without_data
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, listed, told, warn
 from convgen.torch.network.sizes import MOST_KINDS
 from convgen.torch.network.trace import quiet_export, tracing
@@ -216,7 +216,7 @@ class Optimized(Module):
         return self._as_it_is(given)  # others change the model all the time
 
     def _for(self, given: Given, most: float = math.inf) -> Callable[[Given], Any]:
-        key = (given.structure, autocast(), torch.get_default_dtype(), *given.kinds())
+        key = (given.structure, context(), *given.kinds())
         try:
             found = self._prepared.get(key)
         except TypeError:  # of a structure that has no hash: nobody can tell it from others

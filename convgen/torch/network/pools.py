@@ -19,7 +19,7 @@ from convgen.torch.network.trace import call, is_call
 Node = Any
 A: Any = torch.ops.aten
 #: The number of axes of each operator's windows.
-_POOLS = {A.max_pool2d_with_indices.default: 2, A.max_pool3d_with_indices.default: 3}
+POOLS = {A.max_pool2d_with_indices.default: 2, A.max_pool3d_with_indices.default: 3}
 #: From so many elements on, Inductor does not write a window out.
 _LARGE = 25
 
@@ -27,7 +27,7 @@ _LARGE = 25
 def split_pools(graph: Any) -> None:
     """Rewrites max pooling with large windows, where nothing reads where the maxima are."""
     for node in list(graph.nodes):
-        if is_call(node, *_POOLS) and all(_is_first(user) for user in node.users if user.users):
+        if is_call(node, *POOLS) and all(_is_first(user) for user in node.users if user.users):
             taken = _taken_together(_numbers(node, 0))
             if len(taken) > 1:
                 _split(graph, node, taken)
@@ -43,8 +43,8 @@ def _numbers(node: Node, place: int) -> list[int]:
     given = node.args[1 + place] if len(node.args) > 1 + place else []
     given = [given] if isinstance(given, int) else list(given)
     if not given:  # torch's defaults
-        return _numbers(node, 0) if place == 1 else [place // 3] * _POOLS[node.target]
-    return given * (_POOLS[node.target] // len(given))
+        return _numbers(node, 0) if place == 1 else [place // 3] * POOLS[node.target]
+    return given * (POOLS[node.target] // len(given))
 
 
 def _taken_together(windows: list[int]) -> list[list[int]]:
@@ -63,7 +63,7 @@ def _taken_together(windows: list[int]) -> list[list[int]]:
 
 
 def _split(graph: Any, node: Node, taken: list[list[int]]) -> None:
-    made, rank = node.args[0], _POOLS[node.target]
+    made, rank = node.args[0], POOLS[node.target]
     neutral = (1, 1, 0, 1)
     for axes in taken:
         numbers = [

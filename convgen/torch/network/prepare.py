@@ -118,9 +118,9 @@ def resolved(tensor: Tensor) -> Tensor:
     return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
 
 
-def autocast() -> tuple[Any, ...]:
-    """What a preparation depends on of the context: the types that autocast casts to."""
-    return tuple(
+def context() -> tuple[Any, ...]:
+    """What a preparation depends on of the context: the type of new tensors, and those that autocast casts to."""
+    return torch.get_default_dtype(), *(
         torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None for device in ("cpu", "cuda")
     )
 

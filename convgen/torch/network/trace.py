@@ -196,6 +196,13 @@ def value_of(node: Node) -> Any:
     return node.meta["val"]
 
 
+def channel_axis(operand: Node, image: Node) -> int | None:
+    """The axis of a function's operand, beside an image, that is of channels; None where one number is for all."""
+    value = value_of(operand)
+    axis = value.dim() - value_of(image).dim() + 1
+    return None if axis < 0 or value.shape[axis] == 1 else int(axis)
+
+
 def call(graph: Any, operator: Any, *arguments: Any, **keywords: Any) -> Node:
     """A new node where the graph inserts, with its fake value."""
     node = graph.call_function(operator, arguments, keywords)
