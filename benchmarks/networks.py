@@ -193,7 +193,7 @@ def _tensor(result: Any) -> Any:
     return result[0] if isinstance(result, tuple | list) else getattr(result, "sample", result)
 
 
-def _captured(model: Any, inputs: tuple[Any, ...], backend: TorchBackend) -> tuple[Captured, Any]:
+def captured(model: Any, inputs: tuple[Any, ...], backend: TorchBackend) -> tuple[Captured, Any]:
     """A forward pass as a CUDA graph, and the tensor that it writes."""
     torch = backend.torch
     with backend.stream():
@@ -206,7 +206,7 @@ def _captured(model: Any, inputs: tuple[Any, ...], backend: TorchBackend) -> tup
     return Captured(graph, 1, ms, lambda _: (held, inputs)), held[0]
 
 
-def _exact(model: Any, inputs: tuple[Any, ...]) -> Any:
+def exact_result(model: Any, inputs: tuple[Any, ...]) -> Any:
     """The float64 result for the first images."""
     import torch
 
@@ -216,7 +216,7 @@ def _exact(model: Any, inputs: tuple[Any, ...]) -> Any:
         return _tensor(double(*first))
 
 
-def _error(found: Any, exact: Any) -> float:
+def error_beside(found: Any, exact: Any) -> float:
     """Relative L2 error."""
     return float((found[: len(exact)].double() - exact).norm() / exact.norm())
 
@@ -248,15 +248,16 @@ def _calibrate(model: Any, network: Network) -> None:
     """Gives BatchNorm the statistics of random images: with a new model's, deep networks' activations vanish in f16."""
     import torch
 
-    norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
+    called = copy.deepcopy(model)  # LeViT keeps what its first call computed, in that call's type
+    norms = [module for module in called.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
     for module in norms:
         module.momentum = None  # the mean of all batches, of which there is one
         module.reset_running_stats()
         module.train()
     if norms:
         with torch.no_grad():
-            model(torch.randn((_SAMPLE, *network.shape), device="cuda"))
-    model.eval()
+            called(torch.randn((_SAMPLE, *network.shape), device="cuda"))
+        model.load_state_dict(called.state_dict())
 
 
 def prepare(name: str, batch: int) -> None:
@@ -277,7 +278,7 @@ def measure(name: str, batch: int, backend: TorchBackend, folder: Path | None) -
 
     torch, network = backend.torch, _network(name)
     model, inputs = model_and_inputs(name, batch)
-    exact = _exact(model, inputs)
+    exact = exact_result(model, inputs)
     compiled = torch.compile(model, dynamic=False)
     found, graphs, prepared = {}, {}, {}
     with torch.no_grad():
@@ -288,11 +289,11 @@ def measure(name: str, batch: int, backend: TorchBackend, folder: Path | None) -
         }.items():
             start = time.monotonic()
             made = make()
-            graphs[entrant], result = _captured(made, inputs, backend)
+            graphs[entrant], result = captured(made, inputs, backend)
             prepared[entrant] = time.monotonic() - start
             with backend.stream():
                 graphs[entrant].graph.replay()
-            found[entrant] = _error(result, exact)
+            found[entrant] = error_beside(result, exact)
         start = time.monotonic()
         again = ct.optimize(model, inputs)
         again_s = time.monotonic() - start
