@@ -21,7 +21,7 @@ import numpy
 from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.tensor import Tensor
 from convgen.ir.verify import poison
-from convgen.runtime import cupy_library
+from convgen.runtime import cupy_library, scratch
 from convgen.runtime.cuda import driver
 from convgen.runtime.nvrtc import nvrtc_version
 
@@ -157,6 +157,7 @@ class CupyBackend:
         return array
 
     def release(self) -> None:
+        scratch.release(self.cupy.cuda.Device().id)
         self.cupy.get_default_memory_pool().free_all_blocks()
 
     def environment(self) -> dict[str, str]:
@@ -270,6 +271,7 @@ class TorchBackend:
         return self.cupy.asarray(array)
 
     def release(self) -> None:
+        scratch.release(self.torch.cuda.current_device())
         self.torch.cuda.empty_cache()
         self.cupy.get_default_memory_pool().free_all_blocks()
 

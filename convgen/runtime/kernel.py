@@ -39,14 +39,12 @@ Readers = tuple[
 ]
 
 
-class Launches(NamedTuple):
-    """Of calls that pass `out`: a quick `__call__`, if there is one; what enqueues each, by the handle of its stream
-    and the addresses of all arrays, in order; where the kernel brings a workspace, whether a stream is captured, which
-    has another one then."""
+class _Launches(NamedTuple):
+    """Of calls that pass `out`: a quick `__call__`, if there is one, and what enqueues each, by the handle of its
+    stream and the addresses of all arrays, in order, with the workspace that the kernel brings."""
 
     call: Callable[..., Array] | None
     enqueues: dict[tuple[Any, ...], Enqueue]
-    capturing: Callable[[int], bool] | None
 
 
 class Kernel:
@@ -95,7 +93,7 @@ class Kernel:
         self._names = tuple(t.name for t in self._given)
         self._readers: dict[tuple[type, ...], Readers] = {}
         #: by library, GPU and types
-        self._warm: dict[tuple[Any, ...], Launches] = {}
+        self._warm: dict[tuple[Any, ...], _Launches] = {}
         self._programs = OnEachGpu(lambda device: Program(self.manifest, self.cubin, device))
         self._workspaces: dict[tuple[int, int], Scratch] = {}  # by GPU and stream
         self._scratch_bytes = self.workspace_bytes
@@ -357,14 +355,19 @@ class Kernel:
     ) -> bool:
         """Makes `__call__` the quick way to launches for arrays like these, and to this one by its key; false where
         there is none."""
-        call, launched, _ = self.launches(library, device, tuple(array.dtype for array in given))
+        call, launched = self._launches(library, device, tuple(array.dtype for array in given))
         with self._lock:
             keep(launched, key, enqueue)
         if call and type(self).__call__ is not call:
             type(self).__call__ = call  # type: ignore[method-assign]
         return call is not None
 
-    def launches(self, library: CupyLibrary | TorchLibrary, device: int, dtypes: tuple[object, ...]) -> Launches:
+    def prepared(self, device: int) -> Mapping[tuple[int, ...], Enqueue]:
+        """What enqueues calls like those that were made on a GPU, by the handle of the stream, the addresses of all
+        arrays, in order, and that of the workspace if there is one."""
+        return self._programs[device].prepared
+
+    def _launches(self, library: CupyLibrary | TorchLibrary, device: int, dtypes: tuple[object, ...]) -> _Launches:
         """Of calls with arrays of one library, with elements of these types, on a GPU; the results come last."""
         seen = library, device, dtypes
         with self._lock:
@@ -379,7 +382,7 @@ class Kernel:
                     dtypes,
                     capturing,
                 )  # fmt: skip
-                self._warm[seen] = Launches(call, launched, capturing)
+                self._warm[seen] = _Launches(call, launched)
             return self._warm[seen]
 
     def _scratch(self, given: Array, device: int, stream: int) -> tuple[Any, bool]:

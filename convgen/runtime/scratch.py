@@ -103,6 +103,16 @@ def _capture_pool() -> Any:
     return cupy_library.load().cuda.MemoryPool()
 
 
+def release(device: int) -> None:
+    """Gives back to the driver what captures on a GPU had whose graphs are gone."""
+    with _lock:
+        _drop_captured()
+        if _capture_pool.cache_info().currsize:  # else nothing was captured
+            driver = cuda.driver()
+            with driver.relaxed_capture(), driver.context(device), cupy_library.load().cuda.Device(device):
+                _capture_pool().free_all_blocks()
+
+
 def _drop_captured() -> None:
     """Gives back the workspaces of captures whose graphs are gone."""
     for number in [number for number, captured in _captured.items() if captured.is_gone()]:

@@ -6,7 +6,7 @@ What convgen does not serve, and why, is remembered as well: `Served.why_not`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from convgen.functional.layouts import Given
 from convgen.functional.pointwise import steps_of
 from convgen.functional.recipe import Recipe, View, forward_padded, into, transpose_cut
 from convgen.ir.problem import Op
+from convgen.runtime import cuda
 from convgen.runtime.arrays import TORCH as TORCH_TENSORS
 from convgen.runtime.arrays import capturing
 from convgen.runtime.errors import WrongType
@@ -151,30 +152,37 @@ def _launcher(
     """What launches the kernel for tensors like those given; `sums` are shapes, strides and types of further results.
 
     A call with addresses that an earlier one had is enqueued at once: tensors like these lie as the kernel wants, and
-    their views begin where they do.  So this is as short as Python allows."""
+    their views begin where they do.  So this is as short as Python allows.
+
+    Scratch memory comes from torch's allocator, which gives it to others on the stream as soon as the call is enqueued.
+    A captured call has the kernel's own: who captures may be another than torch, whose allocator does not know then
+    what a graph reads."""
     shape, order, device, dtype = made.result.shape, made.result.order, tensors[0].device, tensors[0].dtype
     strides, index, allocate = strides_in(shape, order), device.index, _allocator(device)
     views = [_viewer(tensor, view) for tensor, view in zip(tensors, made.views, strict=True)]
     view_out = _viewer(out, View(order)) if out is not None else None
-    types = (*[tensor.dtype for tensor in tensors], dtype, *[sum_type for *_, sum_type in sums])
-    known: dict[tuple[Any, ...], Callable[[], None]] = {}
-    is_captured = None
+    known: Mapping[tuple[int, ...], Callable[[], None]] = {}
     if not any(view.copied for view in made.views):
-        _, known, is_captured = kernel.launches(TORCH_TENSORS, index, types)
-    stream = TORCH_TENSORS.reading.current
+        known = kernel.prepared(index)
+    stream, scratch_bytes = TORCH_TENSORS.reading.current, kernel.workspace_bytes
+    is_captured = cuda.driver().is_capturing if scratch_bytes else None
 
     def launch(input: Tensor, weight: Tensor, operands: Sequence[Tensor], out: Tensor | None = None) -> Any:
         value = allocate(shape, strides, dtype) if out is None else out
         further = [allocate(*each) for each in sums] if sums else ()
-        handle, given = stream(index), (input, weight, *operands, value, *further)
+        handle, scratch = stream(index), None
+        given = (input, weight, *operands, value, *further)
+        if is_captured and not is_captured(handle):
+            scratch = allocate((scratch_bytes,), (1,), torch.uint8)
+            given = (*given, scratch)
         enqueue = known.get((handle, *[tensor.data_ptr() for tensor in given]))
-        if enqueue is not None and not (is_captured and is_captured(handle)):
+        if enqueue is not None:
             enqueue()
         else:
             # autograd lets nobody write to an operator's result that is a view, so the kernel gets the view
             to = view_out(value) if view_out else value.permute(order)
             arrays = [view(tensor) for view, tensor in zip(views, given)]  # noqa: B905
-            kernel(*arrays, out=(to, *further) if sums else to)
+            kernel(*arrays, out=(to, *further) if sums else to, workspace=scratch)
         return [value, *further] if sums else value
 
     return launch

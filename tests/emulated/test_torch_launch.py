@@ -12,7 +12,6 @@ import convgen.torch as ct  # noqa: E402
 from convgen.functional.arrays import TORCH_ON_HOST  # noqa: E402
 from convgen.functional.kernels import kernel_of  # noqa: E402
 from convgen.ir.problem import Op  # noqa: E402
-from convgen.runtime.kernel import Launches  # noqa: E402
 from convgen.torch import aten, launch, ops, summed  # noqa: E402
 from convgen.torch.asked import Gradient, WithBias  # noqa: E402
 from convgen.torch.network import sites  # noqa: E402
@@ -28,10 +27,12 @@ class Emulated:
         self._kernel = kernel_of(key)
         self.manifest = self._kernel.manifest
 
-    def launches(self, library, device, dtypes):
-        return Launches(None, {}, None)
+    workspace_bytes = 0  # the emulator has its own
 
-    def __call__(self, *tensors, out):
+    def prepared(self, device):
+        return {}
+
+    def __call__(self, *tensors, out, workspace):
         host = TORCH_ON_HOST.host
         out = tuple(map(host, out)) if isinstance(out, tuple) else host(out)
         self._kernel.emulate(*map(host, tensors), out=out)

@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 
 import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
-from convgen.runtime.kernel import Launches  # noqa: E402
 from convgen.torch import launch  # noqa: E402
 
 torch.set_num_threads(1)
@@ -250,8 +249,10 @@ class Kernel:
     def __init__(self, asked) -> None:
         self.manifest = SimpleNamespace(strategy="direct", config=f"tuned: {asked[2]}")
 
-    def launches(self, library, device, dtypes):
-        return Launches(None, {}, None)
+    workspace_bytes = 0
+
+    def prepared(self, device):
+        return {}
 
 
 def test_the_first_call_that_asks_for_it_tunes_the_kernel_of_all(monkeypatch):
@@ -268,41 +269,68 @@ def test_the_first_call_that_asks_for_it_tunes_the_kernel_of_all(monkeypatch):
     assert launch.served(*unserved, tune="quick") is launch.served(*unserved, tune="quick")
 
 
+#: An address of memory that a kernel has itself.
+OWN = 256
+
+
 class Counting(Kernel):
     """Which remembers the launch of the addresses that it is called with, as a kernel does."""
 
     def __init__(self, asked) -> None:
         super().__init__(asked)
-        self.called, self.enqueued, self.captured = [], [], False
+        self.called, self.enqueued, self.scratch = [], [], []
         self.enqueues: dict = {}
 
-    def launches(self, library, device, dtypes):
-        assert dtypes == (torch.float32,) * 4
-        return Launches(None, self.enqueues, lambda handle: self.captured)
+    def prepared(self, device):
+        return self.enqueues
 
-    def __call__(self, *arrays, out):
+    def __call__(self, *arrays, out, workspace):
         addresses = tuple(array.data_ptr() for array in (*arrays, out))
         self.called.append([array.is_contiguous() for array in (*arrays, out)])
-        self.enqueues[(7, *addresses)] = lambda: self.enqueued.append(addresses)
+        self.scratch.append(workspace)
+        scratch = (OWN if workspace is None else workspace.data_ptr(),) if self.workspace_bytes else ()
+        self.enqueues[(7, *addresses, *scratch)] = lambda: self.enqueued.append(addresses)
 
 
-def test_a_call_of_known_addresses_is_enqueued_at_once(monkeypatch):
-    kernel = Counting((None, None, None))
-    monkeypatch.setattr(launch, "kernel_of", lambda key: kernel)
+@pytest.fixture
+def kernel(monkeypatch):
+    made = Counting((None, None, None))
+    monkeypatch.setattr(launch, "kernel_of", lambda key: made)
     monkeypatch.setattr(launch, "_SERVED", {})
     monkeypatch.setattr(launch, "TORCH_TENSORS", SimpleNamespace(reading=SimpleNamespace(current=lambda device: 7)))
-    x, w, z = torch.randn(2, 3, 5, 6), torch.randn(4, 3, 3, 3), torch.randn(2, 4, 3, 4)
-    x, w, z, out = (t.contiguous(memory_format=torch.channels_last) for t in (x, w, z, torch.empty(2, 4, 3, 4)))
+    return made
+
+
+def channels_last(*tensors):
+    return (tensor.contiguous(memory_format=torch.channels_last) for tensor in tensors)
+
+
+def test_a_call_of_known_addresses_is_enqueued_at_once(kernel):
+    x, w, z, out = channels_last(
+        torch.randn(2, 3, 5, 6), torch.randn(4, 3, 3, 3), torch.randn(2, 4, 3, 4), torch.empty(2, 4, 3, 4)
+    )
     run = launch.served(x, w, [z], "add", [1, 1], [0, 0], [1, 1], 1, out=out).launch
     for _ in range(3):
         assert run(x, w, [z], out) is out
     assert len(kernel.called) == 1
     assert all(kernel.called[0])
     assert kernel.enqueued == [tuple(t.data_ptr() for t in (x, w, z, out))] * 2
-    kernel.captured = True  # which has a workspace of its own
-    run(x, w, [z], out)
-    run(x, w, [other := z.clone()], out)
-    assert len(kernel.called) == 3 and len(kernel.enqueued) == 2 and other.data_ptr() != z.data_ptr()
+    assert kernel.scratch == [None]
+
+
+def test_scratch_memory_is_torch_s_but_where_a_stream_is_captured(kernel, monkeypatch):
+    kernel.workspace_bytes, captured = 1000, []
+    driver = SimpleNamespace(is_capturing=lambda stream: stream != 7 or bool(captured))
+    monkeypatch.setattr(launch.cuda, "driver", lambda: driver)
+    x, w = channels_last(torch.randn(2, 3, 5, 6), torch.randn(4, 3, 3, 3))
+    run = launch.served(x, w, [], "", [1, 1], [0, 0], [1, 1], 1).launch
+    results = [run(x, w, []) for _ in range(2)]
+    assert [(s.dtype, s.numel()) for s in kernel.scratch] == [(torch.uint8, 1000)] * 2
+    run(x, w, [], results[0])  # which may have the memory of the first call, or another
+    captured.append("a graph")
+    for _ in range(2):
+        run(x, w, [], results[0])
+    assert kernel.scratch[-2:] == [None, None]
 
 
 def test_tuning_is_an_option_everywhere():

@@ -54,6 +54,10 @@ class Chooser(Protocol):
         """The row of a convolution that gives sums, too, beside its row without; None where it should not."""
         ...
 
+    def release(self) -> None:
+        """Gives back what choosing took of a GPU's memory."""
+        ...
+
 
 class OnCpu:
     """Fuses whatever can be fused: the operators are aten's functions there."""
@@ -73,6 +77,9 @@ class OnCpu:
 
     def sums(self, asked: Summed, without: Row) -> Row | None:
         return replace(without, fused=asked.fused, why_not=NOT_ON_GPU)
+
+    def release(self) -> None:
+        pass
 
 
 class Measured:
@@ -113,6 +120,10 @@ class Measured:
     def sums(self, asked: Summed, without: Row) -> Row | None:
         """Measured: else nothing says that a pass of its own is not faster."""
         return where_memory_suffices(lambda: self._sums(asked, without))
+
+    def release(self) -> None:
+        if self._timer:
+            self._timer.release()
 
     def _splits(self, halves: Halves) -> bool:
         whole, left = halves.whole, halves.left

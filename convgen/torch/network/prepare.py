@@ -395,5 +395,6 @@ def _fuse(graph: Any, chooser: Chooser, sums: bool) -> list[Row]:
             if row:
                 rows[-1] = row
                 use_sums(graph, made)
+    chooser.release()
     graph.eliminate_dead_code()
     return rows

@@ -86,7 +86,17 @@ def _forward(name: str, tensors: Sequence[Any], constants: Sequence[Any]) -> Lau
         return plain and (lambda x, w, b: plain(x, w, ops.as_operands(b, x.dim())[0]))
     out, *reads = tensors
     into = launch.served(*reads, *constants, out=out).launch
-    return into and (lambda out, *reads: into(*reads, out))
+    return into and _nothing_of(into)
+
+
+def _nothing_of(into: Launch) -> Launch:
+    """Gives nothing: Inductor's code would hold the tensor that is written until it ends, with all that it is a slice
+    of."""
+
+    def write(out: Tensor, *reads: Any) -> None:
+        into(*reads, out)
+
+    return write
 
 
 def _gradient(name: str, tensors: Sequence[Any], constants: Sequence[Any]) -> Launch | None:

@@ -11,7 +11,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -33,6 +33,9 @@ _BYTES = 2 << 30
 _here = threading.local()
 #: Who times has the GPU to itself, as far as this module is concerned.
 _turn = threading.RLock()
+#: What measures on each GPU, and what that says of itself.  One stream for all: cuBLAS keeps 32 MiB for each that it
+#: has worked on.
+_machines: dict[int, tuple[TorchBackend, dict[str, str]]] = {}
 
 
 def timing() -> bool:
@@ -56,7 +59,7 @@ class Timer:
     def __init__(self) -> None:
         self._known: dict[str, float] = {}
         self._cache = Cache()
-        self._machines: dict[int, tuple[TorchBackend, dict[str, str]]] = {}  # by GPU
+        self._measured: set[int] = set()  # GPUs
 
     def fused(
         self, arguments: tuple[Any, ...], left: int | None, source: Tensor | None = None, opens: bool = False,
@@ -160,31 +163,32 @@ class Timer:
             return self._known[key]
 
     def _key(self, device: int, *what: Any) -> str:
-        _, environment = self._machine(device)
+        _, environment = _machine(device)
         flags = [torch.backends.cudnn.benchmark, deterministic(), allow_tf32()]
         facts = [environment, artifacts.schema_digest(), flags, *what]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
-    def _machine(self, device: int) -> tuple[TorchBackend, dict[str, str]]:
-        """What measures on a GPU, whose turn it is, and what that says of itself."""
-        if device not in self._machines:
-            backend = TorchBackend()
-            self._machines[device] = backend, backend.environment()
-        return self._machines[device]
+    def release(self) -> None:
+        """Gives back to the driver what measuring took of a GPU's memory."""
+        while self._measured:
+            device = self._measured.pop()
+            with _turn, torch.cuda.device(device), suppress(RuntimeError):  # another thread captures a graph
+                _machine(device)[0].release()
 
     def _measure(
         self, x: Tensor, w: Tensor, operands: Sequence[Tensor], left: int | None,
         call: Callable[[Tensor, Tensor, Any], Tensor],
     ) -> tuple[float, bool]:  # fmt: skip
         """Microseconds, and whether nothing else ran on the GPU meanwhile."""
-        result = call(*_made(x, w, operands))
+        buffers = [_made(x, w, operands)]
+        result = call(*buffers[0])
         each = sum(t.numel() * t.element_size() for t in (x, w, *operands, result))
-        backend, _ = self._machine(x.get_device())
-        room = min(_BYTES, backend.free_bytes() // 2)
-        sets = min(measure.set_count(each), max(2, room // each))
-        buffers = [_made(x, w, operands) for _ in range(sets)]
+        backend, _ = _machine(x.get_device())
+        self._measured.add(x.get_device())
+        buffers += [_made(x, w, operands) for _ in range(_set_count(each, backend) - 1)]
         others = [torch.randn_like(result) for _ in range((left or 1) - 1)]
-        kept: list[Any] = [None] * sets  # results stay alive, so that they rotate, too
+        del result
+        kept: list[Any] = [None] * len(buffers)  # results stay alive, so that they rotate, too
 
         def run(i: int) -> None:
             made = call(*buffers[i])
@@ -192,7 +196,24 @@ class Timer:
                 made = torch.add(made, other)
             kept[i] = made if left is None or others else torch.relu(made)
 
-        return measure.time_undisturbed(measure.capture(run, sets, backend), backend)
+        return measure.time_undisturbed(measure.capture(run, len(buffers), backend), backend)
+
+
+def _set_count(each: int, backend: TorchBackend) -> int:
+    """How many sets of so many bytes rotate.  A large one is out of the L2 by itself when it is read again; two would
+    need more memory than the network does."""
+    if each >= measure.ROTATED_BYTES:
+        return 1
+    room = min(_BYTES, backend.free_bytes() // 2)
+    return min(measure.set_count(each), max(2, room // each))
+
+
+def _machine(device: int) -> tuple[TorchBackend, dict[str, str]]:
+    """Of a GPU, which is the current one."""
+    if device not in _machines:
+        backend = TorchBackend()
+        _machines[device] = backend, backend.environment()
+    return _machines[device]
 
 
 def _read_by(gradient: Gradient) -> tuple[Any, ...]:
