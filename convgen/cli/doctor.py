@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
                 works.add(part.name)
             except ConvgenError as e:
                 found, _, hint = str(e).partition("\nhint: ")
-                found, state = found.splitlines()[0], "missing"
+                found, state = " ".join(found.splitlines()[:2]), "missing"
                 remedies.append(f"{part.name}: {hint or 'nothing, unless you need it ' + part.use}")
             rows.append((part.name, state, part.use, found))
     console.table(("part", "state", "what it is for", "found"), rows)
@@ -76,16 +76,24 @@ def _python() -> str:
 
 def _nvrtc() -> str:
     from convgen.runtime import nvrtc, nvrtc_library
+    from convgen.runtime.errors import CompileError
     from convgen.targets import DEFAULT_TARGET, TARGETS
 
-    nvrtc.compile_source('extern "C" __global__ void probe() {}\n', TARGETS[DEFAULT_TARGET])
+    version = nvrtc.nvrtc_version()
+    try:
+        nvrtc.compile_source('extern "C" __global__ void probe() {}\n', TARGETS[DEFAULT_TARGET])
+    except CompileError as e:
+        if "\nhint: " in str(e):
+            raise
+        wheel = "nvidia-cuda-nvrtc" if version.startswith("13") else "nvidia-cuda-nvrtc-cu12"
+        raise Absent(f"{e}\nhint: install it again: pip install --force-reinstall {wheel}") from None
     if nvrtc_library.load().is_old:
         oldest = ".".join(map(str, nvrtc_library.OLDEST))
         raise Absent(
-            f"NVRTC {nvrtc.nvrtc_version()} makes some kernels slow\n"
+            f"NVRTC {version} makes some kernels slow\n"
             f"hint: NVRTC {oldest} and newer do not: pip install 'convgen[nvrtc]'"
         )
-    return f"NVRTC {nvrtc.nvrtc_version()} compiles for {DEFAULT_TARGET}"
+    return f"NVRTC {version} compiles for {DEFAULT_TARGET}"
 
 
 def _host_compiler() -> str:
@@ -142,10 +150,13 @@ def _cupy() -> str:
 
 def _cublas() -> str:
     from convgen.runtime import cublas
-    from convgen.runtime.errors import DriverError
+    from convgen.runtime.errors import DriverError, NoCupy
 
     try:
         cublas.find()
+    except NoCupy:
+        extras = "pip install 'convgen[cuda13,cublas13]', or 'convgen[cuda12,cublas12]' for CUDA 12"
+        raise Absent(f"convgen finds cuBLAS by CuPy, which is missing\nhint: {extras}") from None
     except DriverError as e:
         raise Absent(f"cuBLAS is not installed\nhint: {str(e).partition('hint: ')[2]}") from None
     return "found"

@@ -82,11 +82,11 @@ def load() -> Library:
     Raises CompileError.
     """
     toolkit = os.environ.get("CUDA_PATH", "/usr/local/cuda")
-    wheels = [str(path) for name in _NAMES for path in wheel_files() if path.name == name]
+    wheels = [path for name in _NAMES for path in wheel_files() if path.name == name]
     refusals, old = [], []
     for place in (*wheels, *_NAMES, f"{toolkit}/lib64/libnvrtc.so"):
         try:
-            library = Library(ctypes.CDLL(place))
+            library = Library(_of_wheel(place) if isinstance(place, Path) else ctypes.CDLL(place))
         except OSError as error:
             refusals.append(str(error))
             continue
@@ -99,6 +99,14 @@ def load() -> Library:
         f"NVRTC, which compiles kernels, could not be loaded: {'; '.join(refusals)}\n"
         "hint: pip install 'convgen[nvrtc]'; to run kernels as well, 'convgen[cuda13]' or 'convgen[cuda12]'"
     )
+
+
+def _of_wheel(path: Path) -> ctypes.CDLL:
+    """A wheel's NVRTC, with what it opens when it compiles, which lies beside it: that of CUDA 13.0, which torch wants,
+    does not look there."""
+    for builtins in path.parent.glob("libnvrtc-builtins.so*"):
+        ctypes.CDLL(str(builtins))
+    return ctypes.CDLL(str(path))
 
 
 def wheel_files() -> Iterator[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,6 +50,19 @@ def test_a_golden_compiles(library, golden):
     assert compiled.resources.keys() == set(entries) and entries
     assert all(r.registers and not r.spill_stores for r in compiled.resources.values())
     assert compiled.cubin[:4] == b"\x7fELF"
+
+
+def test_what_a_wheel_s_library_opens_is_loaded_before_it(monkeypatch, tmp_path):
+    """That of CUDA 13.0, which torch brings, does not find it beside itself."""
+    names = ["libnvrtc-builtins.so.13.0", "libnvrtc.so.13"]
+    for name in (*names, "libnvrtc-builtins.alt.so.13.0"):
+        (tmp_path / name).touch()
+    opened = []
+    monkeypatch.setattr(nvrtc_library, "wheel_files", lambda: sorted(tmp_path.iterdir()))
+    monkeypatch.setattr(nvrtc_library.ctypes, "CDLL", opened.append)
+    monkeypatch.setattr(nvrtc_library, "Library", lambda _: SimpleNamespace(is_old=False))
+    nvrtc_library.load.__wrapped__()
+    assert opened == [str(tmp_path / name) for name in names]
 
 
 def test_nothing_is_taken_from_the_cache_of_the_driver(library):

@@ -257,6 +257,32 @@ def test_doctor_says_what_works_and_what_to_do(capsys, monkeypatch, tmp_path):
     )
 
 
+def test_doctor_says_why_nvrtc_does_not_compile(capsys, monkeypatch):
+    from convgen.runtime import nvrtc
+    from convgen.runtime.errors import CompileError
+
+    def fails(*_):
+        raise CompileError("NVRTC failed for sm_90a:\nnvrtc: error: failed to open libnvrtc-builtins.so.13.0.")
+
+    monkeypatch.setattr(nvrtc, "compile_source", fails)
+    assert main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "NVRTC failed for sm_90a: nvrtc: error: failed to open libnvrtc-builtins.so.13.0." in out
+    assert "  NVRTC: install it again: pip install --force-reinstall nvidia-cuda-nvrtc" in out
+
+
+def test_doctor_says_how_to_install_cublas_where_cupy_is_missing(capsys, monkeypatch):
+    from convgen.runtime import cublas
+    from convgen.runtime.errors import NoCupy
+
+    def missing():
+        raise NoCupy("CuPy is missing\nhint: pip install 'convgen[cuda13]'")
+
+    monkeypatch.setattr(cublas, "find", missing)
+    main(["doctor"])
+    assert "  cuBLAS: pip install 'convgen[cuda13,cublas13]'" in capsys.readouterr().out
+
+
 def test_doctor_says_that_cupy_cannot_write_its_cache(tmp_path):
     """It makes the folder when it is imported, which users without a home cannot."""
     (tmp_path / "cupy.py").write_text("raise PermissionError(13, 'Permission denied', '/nonexistent')\n")
