@@ -271,8 +271,10 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def _is_another_number(a: str, b: str) -> bool:
-    """Whether names differ in digits alone: sm_75 is not sm_90 with a slip of the finger."""
-    return [not c.isdigit() and c for c in a] == [not c.isdigit() and c for c in b]
+    """Whether names differ in numbers alone: sm_75 is not sm_90 with a slip of the finger, as im3col is im2col."""
+    if [not c.isdigit() and c for c in a] != [not c.isdigit() and c for c in b]:
+        return False
+    return not all(a[i - 1 : i].isalpha() and a[i + 1 : i + 2].isalpha() for i, c in enumerate(a) if c != b[i])
 
 
 def quote(text: str) -> str:

@@ -78,6 +78,7 @@ _OPTIONS = (
 METHODS = ("gather", "scatter")
 #: Settings of other languages without a counterpart here, and what takes their place.
 NO_SETTINGS: dict[str, str] = {
+    "depthwise": "write `groups` for as many groups as channels, and one channel in the filter: `w: f16[k, r, s, c=1]`",
     "bias": "make the bias an operand of the epilogue: `epilogue { operand b: f32[k]  y = acc + b }`",
     **dict.fromkeys(("activation", "act", "nonlinearity"), _IN_THE_EPILOGUE),
     **{name: f"apply it in the epilogue: `epilogue {{ y = {name}(acc) }}`" for name in ("relu", "gelu", "silu")},
@@ -356,7 +357,7 @@ def _same(extent: int, window: int, stride: int) -> tuple[int, int]:
 _SAME = Padding(_same, "an output of the input's size / stride")
 _SAME_LOWER = Padding(lambda extent, window, stride: _same(extent, window, stride)[::-1], _SAME.doc)
 _VALID = Padding(lambda extent, window, stride: (0, 0), "")
-_CAUSAL = Padding(lambda extent, window, stride: (window - 1, 0), "an output that sees no pixel behind it")
+_CAUSAL = Padding(lambda extent, window, stride: (window - 1, 0), "an output that sees no pixel after it")
 _FULL = Padding(lambda extent, window, stride: (window - 1, window - 1), "every place that a tap of the filter reaches")
 _HALF = Padding(lambda extent, window, stride: (window // 2, window // 2), "half of the window on either side")
 PADDINGS: Mapping[str, Padding] = {
@@ -369,7 +370,7 @@ PADDINGS: Mapping[str, Padding] = {
 }
 #: What people write for a size that is not known before a call, and what takes its place.
 ANY_SIZES = ("None", "none", "dynamic", "dyn", "any", "Any", "unknown")
-ANY_SIZE = "of a size that calls decide, write one to plan for, and `dynamic {}` behind the tensors"
+ANY_SIZE = "for a size that calls decide, write one to plan for, and `dynamic {}` after the tensors"
 #: What people call a group for each channel.
 EACH_CHANNEL = ("depthwise", "dw", "channels", "in_channels", "all", "each")
 #: What padding is made of.

@@ -186,7 +186,7 @@ def add_images(parser: argparse.ArgumentParser) -> None:
     """How many images calls will have, where they decide that."""
     parser.add_argument(
         "--images", type=_images, default=(), metavar="NUMBERS",
-        help="of a spec with `dynamic n`, the numbers of images that calls will have, such as 1-64 or 1,8,64: "
+        help="for a spec with `dynamic n`, the numbers of images that calls will have, such as 1-64 or 1,8,64: "
         "up to four plans for these",
     )  # fmt: skip
 
@@ -221,7 +221,7 @@ def _specs_in(folder: str) -> list[str]:
         inside = list(Path(folder).iterdir())
     except OSError as e:
         raise UsageError(f"{folder}: cannot be read: {e.strerror or e}") from None
-    found = sorted(str(path) for path in inside if path.suffix == ".conv" and not os.path.isdir(path))
+    found = sorted(str(path) for path in inside if path.suffix == ".conv" and os.path.isfile(path))
     if not found:
         raise UsageError(f"{folder}: is a folder without a .conv file")
     return found

@@ -11,7 +11,7 @@ examples:
   convgen bench --suite resnet50 --op dgrad,wgrad       the gradients of its convolutions
   convgen bench specs/recent                            every .conv file of a folder
   convgen bench layer.conv --strategies im2col,direct   also measure other strategies
-  convgen bench layer.conv --images 1-64                of `dynamic n`: each plan at the batch that it is made for
+  convgen bench layer.conv --images 1-64                for `dynamic n`: each plan at the batch that it is made for
   convgen bench --suite resnet50 --chain --fused        also back to back, and as relu(conv + bias)
 """
 

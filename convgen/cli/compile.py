@@ -10,7 +10,7 @@ examples:
   convgen compile layer.conv -o out -D n=64             another batch, into out/
   convgen compile layer.conv --target sm_80 --emit cu   only the source, for another GPU
   convgen compile layer.conv --emit cubin,host          a cubin and NAME_host.cpp, a C++ program that runs it
-  convgen compile layer.conv --images 1-64 --emit kernel   of `dynamic n`: plans for batches from 1 to 64
+  convgen compile layer.conv --images 1-64 --emit kernel   for `dynamic n`: plans for batches from 1 to 64
   convgen compile layer.conv --dump-after plan          print the result of a pass; write no files
 """
 

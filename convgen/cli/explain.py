@@ -10,7 +10,7 @@ examples:
   convgen explain specs/resnet50.conv -D n=64 --only res4_3x3
   convgen explain layer.conv --strategy im2col   the plan of another strategy
   convgen explain layer.conv --gpu H100          the roofline of another GPU
-  convgen explain layer.conv --images 1-64       of `dynamic n`: which plan each of these batches takes
+  convgen explain layer.conv --images 1-64       for `dynamic n`: which plan each of these batches takes
   convgen explain layer.conv --html layer.html   a page with pictures, the timeline and the source
   convgen explain specs/resnet50.conv --only res4_3x3 --load 0,-1,-1,0 --offsets 0,1 --pixels 32
   convgen explain specs/resnet50.conv --only res4_3x3 --load 3 --svg tile3.svg

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from convgen.spec import UsageError
+from convgen.diagnostics import ConvgenError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         from convgen.editor.server import server
     except ModuleNotFoundError as e:
-        raise UsageError(f"the language server needs {e.name}\nhint: pip install 'convgen[lsp]'") from None
+        raise ConvgenError(f"the language server needs {e.name}\nhint: pip install 'convgen[lsp]'") from None
     with os.fdopen(os.dup(0), "rb") as read, os.fdopen(os.dup(1), "wb") as write:
         server().start_io(read, write)
     return 0

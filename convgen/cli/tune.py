@@ -10,7 +10,7 @@ examples:
   convgen tune --suite resnet50,vgg16 -D n=64 --budget 600
   convgen tune layer.conv --strategies tma_im2col,tma_halo --again
   convgen tune --suite resnet50 --op fprop,dgrad,wgrad   for training
-  convgen tune layer.conv --images 1-64   of `dynamic n`: up to twelve batches, among which plans are chosen
+  convgen tune layer.conv --images 1-64   for `dynamic n`: up to twelve batches, among which plans are chosen
   convgen tune --suite resnet50 --ray     on every GPU of the Ray cluster that this machine belongs to
   convgen tune --export tuning.sqlite   the best of each convolution, as one small file
 """
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         code = _tune(sources, arguments, place) if sources else 0
     if arguments.export:
         with database.Database(place, say=console.warn) as db:
-            console.write(f"{console.count(_export(db, arguments.export), 'choice')} in {arguments.export}")
+            console.write(f"{console.count(_export(db, place, arguments.export), 'choice')} in {arguments.export}")
     return code
 
 
@@ -192,17 +192,19 @@ def _wanted(compilation: Compilation, arguments: argparse.Namespace) -> Wanted:
     return Wanted(request.problem, compilation.target, compilation.strategy, compilation.options, tuple(names), fixed)
 
 
-def _export(db: Database, path: Path) -> int:
+def _export(db: Database, place: Path, path: Path) -> int:
     """Add to what the file has.  How many there are.  The database's measurements take the place of the file's where
     they have the file's choice among them: times of different days are not to be compared.  Where another strategy
     was said to be faster, it was not found to be now, and goes too."""
     from convgen.planner import database, shipping
 
+    known = db.measurements()
+    if all(m.status is not database.Status.RIGHT for m in known):
+        raise UsageError(f"{place}: holds no verified measurement\nhint: `convgen tune SPEC` measures, on a GPU")
     held = database.read_all(path) if path.is_file() else []
     choices: dict[tuple[str, str], Measurement] = {}
     for m in sorted(held, key=lambda m: m.us or math.inf):
         choices.setdefault((m.key, m.gpu), m)
-    known = db.measurements()
     measured = {(m.key, m.gpu, m.candidate) for m in known}
     stay = {place for place, m in choices.items() if (*place, m.candidate) not in measured}
     own = [m for m in known if m.status is database.Status.RIGHT and (m.key, m.gpu) not in stay]

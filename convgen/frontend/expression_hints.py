@@ -9,6 +9,8 @@ from convgen.frontend import wording
 from convgen.frontend.place import Place
 from convgen.ir.dtypes import TENSOR_DTYPES
 
+GELU_TANH = "gelu by its tanh approximation is `gelu_tanh(x)`"
+
 
 def is_juxtaposed(place: Place) -> bool:
     """Whether the word before, which should be assigned, stands behind a value in its line: `relu acc`."""
@@ -100,6 +102,8 @@ def argument(place: Place) -> str | None:
         return None
     if place.at > 1 and (behind := place.words[place.at - 2]).type in wording.OPERATORS:
         return f"the expression before `{place.before}` ends in `{behind}`: a value is missing"
+    if place.before == "approximate":
+        return GELU_TANH
     if {"COMMA", "RPAR"} <= place.kinds:
         return "arguments have no names, and values are compared by `==`"
     return "one name is assigned, and values are compared by `==`"
@@ -112,6 +116,8 @@ def index(place: Place) -> str | None:
         return None
     if word.type == "LSQB" and before.type == "NAME" and place.kinds != {"COLON"}:  # of which a tensor's name lacks one
         return f"operands broadcast by the names of their dims: write `{before}` alone"
+    if place.separates_assignments:
+        return "statements stand without commas between them"
     if word.type == "COMMA" and before.type == after.type == "INT":
         return f"a fraction has a point: `{before}.{after}`"
     return None

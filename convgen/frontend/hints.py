@@ -10,6 +10,7 @@ from convgen.diagnostics import Span, listing, quote
 from convgen.frontend import wording
 from convgen.frontend.build import span_of
 from convgen.frontend.expression_hints import (
+    GELU_TANH,
     argument,
     assignment,
     comparison,
@@ -22,7 +23,17 @@ from convgen.frontend.expression_hints import (
 )  # fmt: skip
 from convgen.frontend.operators import OPERATORS
 from convgen.frontend.place import Place
-from convgen.frontend.size_hints import LAYOUTS, any_size, axes, by_x, channels, extent, listed_by_axis, positional
+from convgen.frontend.size_hints import (
+    CHANNEL_SLICE,
+    LAYOUTS,
+    any_size,
+    axes,
+    by_x,
+    channels,
+    extent,
+    listed_by_axis,
+    positional,
+)
 from convgen.frontend.tokens import COMMENT, MIXED, meant
 from convgen.ir.dtypes import TENSOR_DTYPES
 
@@ -42,6 +53,12 @@ def _stray_hint(place: Place) -> str | None:
         return "separate dims by commas"
     if word == "?" and not place.in_epilogue:
         return any_size(place)
+    if word == "not" and place.after is not None:
+        return f"a condition is negated by `!`: `!{'(...)' if place.after == '(' else place.after}`"
+    if place.after == "tanh" and place.before == ",":
+        return GELU_TANH
+    if word == "$" and (place.after is None or place.after.type != "NAME"):
+        return None
     if hint := wording.HABITS.get(str(word)):
         return hint
     if word[0].isalnum():
@@ -304,6 +321,8 @@ def _list(place: Place) -> str | None:
         return "a `let` has one value" if is_number else "write a `let` for each name"
     if place.kinds == {"COLON"} and word.type == "COMMA" and place.after is not None and place.after.type == "NAME":
         return "declare each tensor by itself"
+    if "COMMA" in place.kinds and "RSQB" in place.kinds and word == "at":
+        return CHANNEL_SLICE
     if "COMMA" in place.kinds and "RSQB" in place.kinds and word.type in ("NAME", "INT"):
         return "separate dims by commas" + (", or close the `[`" if place.begins_line else "")
     if word.type == "RPAR" and before is not None and before.type == "COMMA" and place.keyword in wording.AXES:

@@ -168,24 +168,33 @@ def _conv(conv: ast.Conv, regions: Sequence[Region], mended: Sequence[Token]) ->
     unsure = [s for s in sound if not isinstance(s, _IN_PARTS) and any(_inside(w, s.span) for w in mended)]
     lost = {s.keyword.text for s in spoiled}.union(*(r.settings for r in own if not _behind(r, spoiled)))
     lost = lost.union(*(r.keywords for r in own))
-    settings = tuple(_setting(s, inner[id(s)], mended) for s in sound)
+    settings = tuple(_setting(s, inner[id(s)], mended, _misplaced(own)) for s in sound)
     lost = lost - {s.keyword.text for s in settings} | {s.keyword.text for s in unsure}
     return replace(conv, settings=settings, lost=frozenset(lost), names=_names(own, spoiled))
 
 
-def _setting(setting: ast.Setting, regions: Sequence[Region], mended: Sequence[Token]) -> ast.Setting:
+def _misplaced(regions: Iterable[Region]) -> frozenset[str]:
+    """The names of operands that are declared there, outside of the epilogue."""
+    pairs = (pair for region in regions for pair in itertools.pairwise(region.words))
+    return frozenset(str(name) for word, name in pairs if word.type == "OPERAND" and name.type == "NAME")
+
+
+def _setting(
+    setting: ast.Setting, regions: Sequence[Region], mended: Sequence[Token], misplaced: frozenset[str]
+) -> ast.Setting:
     if isinstance(setting, ast.TensorSetting):
         return replace(setting, tensor=_tensor(setting.tensor, mended))
     if isinstance(setting, ast.PointwiseSetting):
         body, spoiled = _sound(setting.body, regions)
         operands, broken = _sound(setting.operands, regions)
         results, unfinished = _sound(setting.results, regions)
+        lost = _names(regions, [*spoiled, *broken, *unfinished]) | misplaced
         return replace(
             setting,
             body=body,
             operands=tuple(_tensor(t, mended) for t in operands),
             results=tuple(_tensor(t, mended) for t in results),
-            lost=_names(regions, [*spoiled, *broken, *unfinished]) if regions else None,
+            lost=lost if regions or misplaced else None,
         )
     if isinstance(setting, ast.StrategySetting):
         return replace(setting, options=_sound(setting.options, regions)[0])

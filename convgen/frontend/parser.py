@@ -103,8 +103,9 @@ class _Parse:
         place = Place(self._words, at, frozenset(), ())
         if place.before == "[" and place.begins_line and place.is_assigned and not place.is_closed:
             return True
-        another = place.is_followed_by_value or (place.begins_line and place.word in OPERATORS)
-        if keyword == "pad" and place.is_behind_value and another and place.word not in _FILLS:
+        fill = place.word in _FILLS or habits.meant(place.word, tuple(Padding), habits.FILLS)
+        another = place.is_followed_by_value or (place.begins_line and (place.ends_line or place.word in OPERATORS))
+        if keyword == "pad" and place.is_behind_value and another and not fill:
             return True
         opens = place.opens_block and keyword != "strategy"
         if not (place.begins_line and (place.is_followed_by_value or opens)) or len(self._open_braces()) != 1:
@@ -144,7 +145,7 @@ class _Parse:
             return at
         is_stray = word.type in (STRAY, COMMENT)
         message, span, hint = hints.explain_stray(place) if is_stray else hints.explain(place)
-        resume = at + place.is_keyword_as_name
+        resume = at + 2 if place.is_operand_of_block else at + place.is_keyword_as_name
         mended = self._mend(at, place)
         said = (span.line, (hint or str(word)) if is_stray else mended or str(word))
         if said not in self._said:
@@ -209,7 +210,7 @@ class _Parse:
             yield [Token.new_borrow_pos("LET", "let", word)]
         if bracket := place.bracket_meant:
             yield [Token.new_borrow_pos(*bracket, word)]
-        if place.is_too_much or (word.type == "RBRACE" and not place.braces):
+        if place.is_too_much or place.separates_assignments or (word.type == "RBRACE" and not place.braces):
             yield []
         if word.type == "COLON" and place.kinds == {"LBRACE"}:
             yield [self._made("LBRACE", "{", place.at)]

@@ -68,6 +68,10 @@ class Place:
     def begins_line(self) -> bool:
         return self.before is None or self.word.line != self.before.end_line
 
+    @property
+    def ends_line(self) -> bool:
+        return self.after is None or self.after.line != self.word.end_line
+
     @cached_property
     def keyword(self) -> str:
         """The last keyword before the word, in reach."""
@@ -198,6 +202,19 @@ class Place:
         called = self.after is not None and self.after.type == "LPAR"
         is_value = self.in_epilogue and self.kinds >= {"NAME", "INT", "LPAR"} and not self.begins_line
         return self.word in wording.KEYWORDS and (self.declares or (is_value and not called))
+
+    @property
+    def separates_assignments(self) -> bool:
+        """Whether a comma stands between two assignments of an epilogue: `t = acc + b, y = gelu(t)`."""
+        behind = [word.type for word in self.words[self.at + 1 : self.at + 3]]
+        ends = "OPERAND" in self.kinds  # where a statement may begin
+        return self.word.type == "COMMA" and behind == ["NAME", "ASSIGN"] and ends and self.in_epilogue
+
+    @property
+    def is_operand_of_block(self) -> bool:
+        """Whether an operand is declared in a conv block, outside of its epilogue."""
+        of_tensor = [word.type for word in self.words[self.at + 1 : self.at + 3]] == ["NAME", "COLON"]
+        return self.word.type == "OPERAND" and of_tensor and len(self.braces) == 1
 
     @property
     def is_keyword_as_name(self) -> bool:

@@ -15,6 +15,7 @@ from convgen.frontend.dims import DYNAMIC_DIMS
 from convgen.frontend.place import Place
 from convgen.ir.problem import Padding
 
+CHANNEL_SLICE = "channels of a larger tensor are written as `c=64 of 256`; a call says where they begin"
 #: Dims of each setting's tensor, by how many there are.
 LAYOUTS = {
     "input": {2: "nc", 3: "nwc", 4: "nhwc", 5: "ndhwc"},
@@ -101,7 +102,7 @@ def channels(place: Place) -> str | None:
         return None
     ends = before.type == "INT" and word.type == "COLON" and after.type in ("INT", "NAME", "RSQB")
     if ends or (before.type == "NAME" and word.type == "LSQB" and after.type in ("INT", "COLON")):
-        return "channels of a larger tensor are written as `c=64 of 256`; a call says where they begin"
+        return CHANNEL_SLICE
     return None
 
 

@@ -60,7 +60,7 @@ def tokens(text: str) -> list[Token]:
             end = _word_end(lexed, at)
             found.append(lexed[at] if end == at + 1 else _joined(_kind(lexed[at:end]), lexed[at:end]))
         at = end
-    return _with_of(_with_result(_with_prologue(_with_dynamic(found))))
+    return _with_logic(_with_of(_with_result(_with_prologue(_with_dynamic(found)))))
 
 
 #: Kinds that a dim or a size ends with.
@@ -77,6 +77,25 @@ def _with_of(words: list[Token]) -> list[Token]:
         inside = word.type == "LSQB" or (inside and word.type not in ("RSQB", "LBRACE", "RBRACE", "COLON"))
         found.append(word)
     return found
+
+
+#: Words that other languages write for signs: each kind that one of them stands behind, or None.
+_LOGIC = {"and": _ENDS_SIZE | {"FLOAT"}, "or": _ENDS_SIZE | {"FLOAT"}, "not": None}
+_BEGINS_VALUE = frozenset({"NAME", "INT", "FLOAT", "LPAR", "MINUS", "NOT"})
+
+
+def _with_logic(words: list[Token]) -> list[Token]:
+    """The words with each `and`, `or` and `not` that stands for a sign as a stray: those that are names have a sign
+    behind them, or an assignment."""
+    for i, word in enumerate(words):
+        if word.type != "NAME" or word.value not in _LOGIC:
+            continue
+        behind, following = _LOGIC[word.value], words[i + 1 : i + 3]
+        joins = behind is None or (words[i - 1].type in behind and words[i - 1].end_line == word.line)
+        value = following[0].type in _BEGINS_VALUE and following[0].line == word.line
+        if joins and value and following[-1].type not in ("ASSIGN", "COLON"):
+            words[i] = Token.new_borrow_pos(STRAY, str(word), word)
+    return words
 
 
 #: Kinds behind which a setting may begin: the last words of others, and the brace of the block.
@@ -208,8 +227,9 @@ def _joined(kind: str, parts: list[Token]) -> Token:
 
 #: Characters of which people mean another: its kind and text, or "" for one that may go without loss.
 _MEANT: dict[str, tuple[str, str]] = {
-    "&": ("AND", "&&"),
-    "|": ("OR", "||"),
+    **dict.fromkeys(("&", "and"), ("AND", "&&")),
+    **dict.fromkeys(("|", "or"), ("OR", "||")),
+    "not": ("NOT", "!"),
     "×": ("STAR", "*"),
     "·": ("STAR", "*"),
     "÷": ("SLASH", "/"),
@@ -231,9 +251,9 @@ _SIGNS = {
 def meant(token: Token) -> tuple[str, str] | None:
     """Kind and text of the sign that a stray character stands for, empty ones where it stands for none and may go;
     None where nobody knows."""
-    if token.type != STRAY or len(token) != 1:
+    if token.type != STRAY:
         return None
-    if found := _MEANT.get(token):
+    if (found := _MEANT.get(token)) or len(token) != 1:
         return found
     wide = unicodedata.normalize("NFKC", token)  # of signs in the width of Chinese characters
     if wide in _SIGNS:

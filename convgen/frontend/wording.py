@@ -98,8 +98,8 @@ POWER = "there is no power operator: write the product"
 
 #: What to write for characters that people type out of habit.
 HABITS = {
-    "&": "write `&&`",
-    "|": "write `||`",
+    **dict.fromkeys(("&", "and"), "write `&&`"),
+    **dict.fromkeys(("|", "or"), "write `||`"),
     ";": "statements need no terminator",
     **dict.fromkeys("'\"`´“”„‘’«»", "names and numbers are written without quotes"),
     "\\": "a statement can simply continue on the next line",

@@ -69,7 +69,7 @@ def by_axis(name: str, given: Numbers, rank: int, least: int) -> tuple[int, ...]
         raise WrongArguments(f"{name} is {given!r}: expected a whole number, or one per axis")
     values = values * rank if len(values) == 1 else values
     if len(values) != rank:
-        raise WrongArguments(f"{name} is {given!r}: expected one number, or {rank}")
+        raise WrongArguments(f"{name} is {given!r}: expected one number or {rank}")
     if min(values) < least:
         raise WrongArguments(f"{name} is {given!r}: expected at least {least}")
     if max(values) > _MOST:

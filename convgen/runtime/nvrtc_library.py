@@ -84,7 +84,8 @@ def load() -> Library:
     toolkit = os.environ.get("CUDA_PATH", "/usr/local/cuda")
     wheels = [path for name in _NAMES for path in wheel_files() if path.name == name]
     refusals, old = [], []
-    for place in (*wheels, *_NAMES, f"{toolkit}/lib64/libnvrtc.so"):
+    places: tuple[Path | str, ...] = (*wheels, *_NAMES, f"{toolkit}/lib64/libnvrtc.so")
+    for place in places:
         try:
             library = Library(_of_wheel(place) if isinstance(place, Path) else ctypes.CDLL(place))
         except OSError as error:

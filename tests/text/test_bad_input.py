@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 
@@ -214,6 +215,9 @@ def test_a_folder_stands_for_its_specs(capsys):
     assert main(["check", ".", "--only", "other,faulty"]) == 1
     out = capsys.readouterr().out
     assert "faulty.conv: " in out and "other.conv: 1 convolution, no errors\n" in out and "layer.conv" not in out
+    assert main(["check", "folder.conv"]) == 2
+    assert capsys.readouterr().err == "convgen: error: folder.conv: is a folder without a .conv file\n"
+    os.mkfifo("folder.conv/pipe.conv")  # whose other end nobody opens
     assert main(["check", "folder.conv"]) == 2
     assert capsys.readouterr().err == "convgen: error: folder.conv: is a folder without a .conv file\n"
 

@@ -312,7 +312,7 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(bias=array(5)), "bias has shape (5,): expected 4 values, one for each channel"),
         (dict(bias=array(4, 1)), "expected one value per channel"),
         (dict(stride=0), "stride is 0: expected at least 1"),
-        (dict(stride=(1, 2, 3)), "expected one number, or 2"),
+        (dict(stride=(1, 2, 3)), "expected one number or 2"),
         (dict(dilation="two"), "dilation is 'two': expected a whole number"),
         (dict(padding="full"), 'numbers, "same" or "valid"'),
         (dict(padding="same", stride=2), "needs a stride of 1"),

@@ -28,7 +28,7 @@ OPTIONS = {name: strategy.options for name, strategy in strategies.load_all().it
 
 
 CHANNELS = "channels of a larger tensor are written as `c=64 of 256`; a call says where they begin"
-DYNAMIC = "of a size that calls decide, write one to plan for, and `dynamic {}` behind the tensors"
+DYNAMIC = "for a size that calls decide, write one to plan for, and `dynamic {}` after the tensors"
 
 
 def spec(**changed: str) -> str:
@@ -96,6 +96,22 @@ def errors(text: str) -> list[str]:
         ("pad", "reflect 1", "say first how much: `pad 1 reflect`", "1 reflect"),
         ("input", "x: f16[n, h=14, w=14, c=0:64]", CHANNELS, "x: f16[n, h=14, w=14, c=64 of 256]"),
         ("output", "y: f16[n, p, q, k[0:64]]", CHANNELS, "y: f16[n, p, q, k=64 of 256]"),
+        ("output", "y: f16[n, p, q, k of 256 at 128]", CHANNELS, "y: f16[n, p, q, k=64 of 256]"),
+        *(("epilogue", f"{{ operand b: f32[k]  y = select({written}, acc, b) }}", f"write `{sign}`",
+           f"{{ operand b: f32[k]  y = select({meant}, acc, b) }}") for written, sign, meant in (
+            ("acc > 0 and b > 0", "&&", "acc > 0 && b > 0"), ("acc > 0 or (b > 0)", "||", "acc > 0 || (b > 0)"),
+        )),
+        *(("epilogue", f"{{ operand b: f32[k]  y = select(not {negated}, acc, b) }}",
+           f"a condition is negated by `!`: `!{shown}`", f"{{ operand b: f32[k]  y = select(!{negated}, acc, b) }}")
+          for negated, shown in (("b", "b"), ("(b > 0)", "(...)"))),
+        ("epilogue", "{ operand b: f32[k]  t = acc + b, y = relu(t) }",
+         "statements stand without commas between them", LINES["epilogue"]),
+        ("epilogue", "{ operand b: f32[k]  y = gelu(acc + b, approximate=1) }",
+         "gelu by its tanh approximation is `gelu_tanh(x)`", "{ operand b: f32[k]  y = gelu_tanh(acc + b) }"),
+        ("pad", "1\n  depthwise", "write `groups` for as many groups as channels, and one channel in the filter: "
+         "`w: f16[k, r, s, c=1]`", "1"),
+        ("pad", "1\n  relu", "apply it in the epilogue: `epilogue { y = relu(acc) }`", "1"),
+        ("pad", "1\n  reflex", "did you mean `reflect`?", "1 reflect"),
         *(("input", size, DYNAMIC.format(dim), LINES["input"]) for dim, size in (
             ("n", "x: f16[n=?, h=14, w=14, c=64]"), ("n", "x: f16[n=*, h=14, w=14, c=64]"),
             ("n", "x: f16[n=None, h=14, w=14, c=64]"), ("h", "x: f16[n, h=dynamic, w=14, c=64]"),
@@ -311,3 +327,17 @@ def test_a_tensor_behind_a_block_that_is_closed_too_early_is_not_missing(text):
     with pytest.raises(SpecError) as e:
         frontend.load(text)
     assert "E201" not in {d.code for d in e.value.diagnostics}
+
+
+@pytest.mark.parametrize("name", ["b", "bias", "scale"])
+@pytest.mark.parametrize("behind", ["pad", "target", "groups"])
+def test_an_operand_outside_of_the_epilogue_is_one_error(name, behind):
+    lines = {"pad": "1", "target": "sm_90a", "groups": "1"}
+    text = spec(epilogue=f"{{ y = relu(acc + {name}) }}", **{behind: f"{lines[behind]}\n  operand {name}: f32[k]"})
+    if behind == "groups":
+        text = text.replace("op fprop", f"op fprop\n  groups 1\n  operand {name}: f32[k]")
+    assert errors(text) == ["operands and assignments belong in `epilogue { ... }`"]
+
+
+def test_names_of_operands_may_be_words_of_logic():
+    assert errors(spec(epilogue="{ operand or: f32[k]  and = acc + or  not = and * or  y = not }")) == []

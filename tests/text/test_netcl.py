@@ -105,5 +105,5 @@ def test_mistakes():
         nc.Conv2d(4, "8", 3)
     with pytest.raises(ConvgenError, match="x is of type list: expected a NumPy, CuPy or torch array"):
         nc.im2col([1.0], 3, 3)
-    with pytest.raises(ConvgenError, match=r"input_shape is .*: expected one number, or 4"):
+    with pytest.raises(ConvgenError, match=r"input_shape is .*: expected one number or 4"):
         nc.col2im(np.zeros((9, 18), np.float32), x.shape[1:], 3, 3)

@@ -626,6 +626,19 @@ def test_export_adds_the_choices_to_a_file(spec: Path, db: Database, tmp_path: P
     assert database.read_all(shipped) == both
 
 
+@pytest.mark.parametrize("status", [None, Status.WRONG])
+def test_export_of_a_database_without_a_verified_measurement_writes_nothing(
+    status, db: Database, tmp_path: Path, capsys
+):
+    if status:
+        db.record(Measurement(database.key(problem()), GPU, "direct", {}, status, None))
+    empty, shipped = tmp_path / "empty.sqlite", tmp_path / "shipped.sqlite"
+    empty.touch()
+    assert cli.main(["tune", "--export", str(shipped), *([] if status else ["--db", str(empty)])]) == 2
+    error = capsys.readouterr().err
+    assert "holds no verified measurement\nhint: `convgen tune SPEC` measures" in error and not shipped.exists()
+
+
 def test_export_drops_what_is_not_the_fastest_any_more(spec: Path, db: Database, tmp_path: Path):
     shipped = tmp_path / "shipped.sqlite"
     key = database.key(problem())
