@@ -790,7 +790,7 @@ CHAINS = {
     "add silu mul:0.5": lambda t, o: t / (1 + torch.exp(-t)) / 2,
     "add sigmoid": lambda t, o: 1 / (1 + torch.exp(-t)),
     "add mish mul:-1.0": lambda t, o: -t * torch.tanh(torch.log(1 + torch.exp(t))),
-    "add relu mul:2.0": lambda t, o: 2 * torch.where(t > 0, t, 0.0),
+    "add relu mul:2.0": lambda t, o: 2 * torch.where(t <= 0, 0.0, t),
     "add relu tanh": lambda t, o: torch.tanh(torch.where(t < 0, torch.zeros_like(t), t)),
     "add relu sigmoid": lambda t, o: torch.sigmoid(torch.maximum(t, torch.zeros_like(t))),
     "add relu elu:1.0": lambda t, o: TF.elu(t * (t > 0).float()),

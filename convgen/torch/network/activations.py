@@ -41,7 +41,7 @@ def written_out(value: Node) -> tuple[Node, tuple[Step, ...]] | None:
             alone = all(user in inside for n in inside if n is not node for user in n.users)
             # one function alone speaks for itself
             if alone and functions > 1 and not converts and (steps := _steps(samples.points, inside[node])):
-                found = node, steps
+                found = (node, steps) if samples.keeps_nan(node) else found
         node = node.next
     return found
 

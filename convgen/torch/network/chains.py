@@ -221,6 +221,8 @@ def _doubled(kind: str, factor: Any) -> Match:
 
 
 _NEGATED = Step("mul", (-1.0,))
+#: The reciprocals of smaller numbers may be infinite in float32.
+_LEAST_DIVISOR = torch.finfo(torch.float32).tiny
 #: The numbers that change nothing.
 _NOTHING = {"add": 0, "sub": 0, "mul": 1}
 
@@ -253,7 +255,7 @@ def _prelu(user: Node, value: Node) -> Match:
 def _division(user: Node, value: Node) -> Match:
     """Of the value, by a number or a tensor."""
     a, b = user.args[:2]
-    if a is not value or a is b or user.kwargs or b == 0:
+    if a is not value or a is b or user.kwargs or (_is_number(b) and abs(b) < _LEAST_DIVISOR):
         return None
     return _with_operand((Step("mul"),), 1.0 / b, value) if _is_number(b) else _with_operand((Step("div"),), b, value)
 

@@ -91,6 +91,14 @@ class Samples:
         small = bool((made[self.points == 0].double().abs() <= _NEAR).all())
         return small and _is_slow(self.points, made, 1) and _keeps_off_poles(node, self.points, self.values)
 
+    def keeps_nan(self, node: Node) -> bool:
+        """Whether the node is NaN where the value is, as known activations are: where(x > 0, x, 0) is 0."""
+        first, *others = self.values
+        values = {first: torch.full((1,), math.nan, **_EXACT)}
+        for other in others:
+            values[other] = _computed(other, values)
+        return bool(values[node].isnan().all())
+
     def _have_knots(self, knots: list[float]) -> None:
         if self._knots.issuperset(knots):
             return

@@ -124,9 +124,16 @@ def faked(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[list[
     """Fake tensors like the arguments, and what the function makes of them; nothing is computed."""
     from torch._subclasses import FakeTensorMode
 
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-        fakes = [mode.from_tensor(tensor.detach()) for tensor in arguments]
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.inference_mode(False), torch.no_grad():
+        fakes = [_with_version(mode.from_tensor(tensor.detach())) for tensor in arguments]
         return fakes, list(function(*fakes))
+
+
+def _with_version(fake: Any) -> Any:
+    """A fake tensor that counts writes, which one does not that was made in inference mode."""
+    if not fake.is_inference():
+        return fake
+    return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
 
 
 def drop_identities(graph: Any) -> None:
