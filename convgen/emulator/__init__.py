@@ -53,7 +53,7 @@ def emulate(
     from convgen.ir.plan import Launch
 
     entries = sorted({step.entry for step in steps if isinstance(step, Launch)})
-    if checks and (findings := [*instruction_findings(source)]):
+    if checks and (findings := instruction_findings(source)):
         raise EmulationError(", ".join(entries), findings, seed)
 
     def run(explains: bool) -> None:
@@ -83,10 +83,11 @@ def _run(
     from convgen.ir.plan import Fill, Launch
 
     memory: dict[str, Buffer] = {}
+    begins = _begins(steps) if emulation.seed % 2 else {}
     try:
         for name, array in buffers.items():
             same = next((other for other in memory if buffers[other] is array), None)
-            memory[name] = memory[same] if same else _buffer(name, array)
+            memory[name] = memory[same] if same else _buffer(name, array, begins.get(name, 0))
             _rows(memory[name], array)[...] = _as_bytes(array)
         for workspace in workspaces:
             memory[workspace.name] = Buffer(workspace.name, workspace.bytes)
@@ -105,15 +106,27 @@ def _run(
             buffer.release()
 
 
-def _buffer(name: str, array: numpy.ndarray) -> Buffer:
+def _begins(steps: Sequence[Step]) -> dict[str, int]:
+    """Where buffers begin that are as little aligned as kernels allow."""
+    from convgen.ir.plan import Launch
+
+    found: dict[str, int] = {}
+    for step in steps:
+        for param in step.params if isinstance(step, Launch) else ():
+            if param.kind != "int":
+                found[param.buffer] = max(param.alignment, found.get(param.buffer, 1))
+    return found
+
+
+def _buffer(name: str, array: numpy.ndarray, begins: int) -> Buffer:
     """Memory like an array's, from its first element to its last, all poison.  Raises ValueError."""
     from convgen.emulator.native import Buffer
 
     if array.flags.c_contiguous:
-        made = Buffer(name, array.nbytes, array.itemsize)
+        made = Buffer(name, array.nbytes, array.itemsize, begins=begins)
     else:
         row, pitch = array.shape[-1] * array.itemsize, _pitch(name, array)
-        made = Buffer(name, (array.size // array.shape[-1] - 1) * pitch + row, array.itemsize, row, pitch)
+        made = Buffer(name, (array.size // array.shape[-1] - 1) * pitch + row, array.itemsize, row, pitch, begins)
     made.bytes[:] = _POISON
     return made
 

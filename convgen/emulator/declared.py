@@ -8,27 +8,66 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 
+from convgen.codegen.ptx import functions_used
 from convgen.emulator.errors import Finding
 from convgen.ir.plan import Launch
+from convgen.targets import TARGETS
 
 #: What a generated file leaves out for the emulator.
 _PTX = re.compile(r"^#ifndef CONVGEN_EMULATE\n(.*?)^#endif", re.MULTILINE | re.DOTALL)
 _FUNCTION = re.compile(r"^__device__ __forceinline__ \w+ (\w+)\(", re.MULTILINE)
+_COMMENT = re.compile(r"//.*")
+#: Functions and tables that a GPU's code cannot use.
+_OF_THE_HOST = re.compile(
+    r"(?:__forceinline__|__noinline__|inline|static)\b(?!.*\b__(?:device|global)__).*\(|const\b[^(]*\w\[.*\] = "
+)
 #: Text with brackets in it.
 _NESTED = r"(?:[^()]|\([^()]*\))*"
 _REGISTERS_PER_SM = 65536
 _MAX_REGISTERS = 255
 _MAX_THREADS = 1024
+_MAX_SHARED_BYTES = max(target.shared_bytes_per_block for target in TARGETS.values())
 
 
-def instruction_findings(source: str) -> Iterator[Finding]:
-    """PTX functions whose text is not the catalogue's, by the first line that differs."""
+@lru_cache(maxsize=16)
+def instruction_findings(source: str) -> tuple[Finding, ...]:
+    """PTX functions whose text is not the catalogue's, by the first line that differs, and those that are missing; what
+    a compiler for a GPU refuses, and one for this machine takes."""
+    found = [*_text_findings(source)]
+    if re.search(r"\bCONVGEN_EMULATE\b", source):  # generated, or written like that: others leave more to the emulator
+        found += [*_missing_findings(source), *_host_findings(source)]
+    return tuple(found)
+
+
+def _missing_findings(source: str) -> Iterator[Finding]:
+    """PTX functions that are called and not declared."""
+    lines = source.splitlines()
+    declared = {name for section in _PTX.finditer(source) for name in _FUNCTION.findall(section[1])}
+    for name in functions_used(_COMMENT.sub("", _PTX.sub("", source))):
+        if name not in declared:
+            at = next(i for i, text in enumerate(lines) if re.search(rf"\b{name}\s*[<(]", text))
+            yield Finding("instruction", f"no function {name} is declared", at + 1, lines[at].strip())
+
+
+def _host_findings(source: str) -> Iterator[Finding]:
+    for at, text in enumerate(source.splitlines()):
+        if _OF_THE_HOST.match(text):
+            message = "kernels use what is __device__, __constant__ or constexpr"
+            yield Finding("compile", message, at + 1, text.strip())
+        if text.startswith("__global__"):
+            yield Finding("compile", 'a kernel is found by its name: extern "C" __global__', at + 1, text.strip())
+
+
+def _text_findings(source: str) -> Iterator[Finding]:
     for section in _PTX.finditer(source):
         line = source.count("\n", 0, section.start(1)) + 1
         for text in section[1].split("\n\n"):
             declared = _FUNCTION.search(text)
+            if not declared and "asm" in text:
+                message = "PTX in what is declared otherwise than `__device__ __forceinline__ TYPE NAME(`"
+                yield Finding("instruction", message, line, text.splitlines()[0].strip())
             known = _catalogued(declared[1]) if declared else None
             code = _code(text)
             if declared and known and list(code.values()) != [*known]:
@@ -56,33 +95,62 @@ def _catalogued(name: str) -> tuple[str, ...] | None:
 
 
 def bounds(source: str, entry: str) -> str:
-    """What a kernel is compiled for, in C++: threads a block at most, blocks that share an SM (0: not said), blocks a
-    cluster."""
+    """What a kernel is compiled for, in C++: threads a block at most (0: not said), blocks that share an SM (0: not
+    said), blocks a cluster along x, y and z."""
     found = _declaration(source, entry)
     said = dict(re.findall(rf"__(launch_bounds|cluster_dims)__\(({_NESTED})\)", found[1])) if found else {}
-    threads, _, blocks = said.get("launch_bounds", str(_MAX_THREADS)).partition(",")
-    cluster = " * ".join(f"({extent})" for extent in said.get("cluster_dims", "1").split(","))
-    return f"{threads}, {blocks.strip() or 0}, {cluster}"
+    threads, _, blocks = said.get("launch_bounds", "0").partition(",")
+    cluster = [*said.get("cluster_dims", "1").split(","), "1", "1"][:3]
+    return f"{threads}, {blocks.strip() or 0}, {', '.join(cluster)}"
 
 
 def _declaration(source: str, entry: str) -> re.Match[str] | None:
     return re.search(rf"__global__\b((?:[^;{{}}](?!__global__))*?)\bvoid\s+{entry}\(", source)
 
 
+def _body(source: str, declaration: re.Match[str] | None) -> str:
+    """A kernel's text behind its declaration, up to the next one's."""
+    behind = source[declaration.end() :] if declaration else ""
+    return behind.partition("__global__")[0]
+
+
+def _tensor_maps(source: str, declaration: re.Match[str] | None) -> list[str]:
+    """A kernel's parameters that are tensor maps by value, as they are declared."""
+    behind = source[declaration.end() :] if declaration else ""
+    parameters = re.match(rf"{_NESTED}", behind)
+    declared = parameters[0].split(",") if parameters else []
+    return [text.strip() for text in declared if re.search(r"\bTensorMap\s+\w+\s*$", text)]
+
+
 def launch_findings(step: Launch, declared: Sequence[int], source: str) -> Iterator[Finding]:
     """Where a launch is not one that its kernel is compiled for."""
-    threads, _, cluster = declared
+    threads, _, *cluster = declared
     found = _declaration(source, step.entry)
     line = source.count("\n", 0, found.start()) + 1 if found else 0
     shown = source.splitlines()[line - 1].strip() if line else ""
-    if step.block > threads:
-        yield Finding("launch", f"blocks of {step.block} threads: the kernel is compiled for {threads}", line, shown)
-    if step.cluster != cluster:
-        yield Finding("launch", f"clusters of {step.cluster} blocks: the kernel is compiled for {cluster}", line, shown)
+    if not found and re.search(rf"^extern \"C\" .*\bvoid\s+{step.entry}\(", source, re.MULTILINE):
+        yield Finding("launch", f"{step.entry} is no __global__ function")
+    if step.block > (threads or _MAX_THREADS):
+        message = f"blocks of {step.block} threads: the kernel is compiled for {threads or _MAX_THREADS}"
+        yield Finding("launch", message, line, shown)
+    if step.shared_bytes > _MAX_SHARED_BYTES:
+        message = f"{step.shared_bytes} bytes of shared memory: a block has {_MAX_SHARED_BYTES} at most"
+        yield Finding("launch", message, line, shown)
+    if [step.cluster, 1, 1] != cluster:
+        compiled = " x ".join(map(str, cluster))
+        yield Finding(
+            "launch", f"clusters of {step.cluster} blocks: the kernel is compiled for {compiled}", line, shown
+        )
+    if not threads and "setmaxnreg" in _body(source, found):
+        yield Finding("launch", "setmaxnreg without __launch_bounds__: nobody knows what it starts from", line, shown)
+    for text in _tensor_maps(source, found):
+        if "__grid_constant__" not in text:
+            message = "a tensor map is a const __grid_constant__ parameter: TMA cannot read a copy"
+            yield Finding("launch", message, line, text)
 
 
 def registers_at_launch(step: Launch, declared: Sequence[int]) -> int:
     """The most registers a thread that a block of this launch can have been compiled for."""
-    threads, blocks, _ = declared
-    most = _REGISTERS_PER_SM // (min(threads, step.block) * (blocks or step.blocks_per_sm)) // 8 * 8
+    threads, blocks, *_ = declared
+    most = _REGISTERS_PER_SM // ((threads or step.block) * (blocks or step.blocks_per_sm)) // 8 * 8
     return min(most, _MAX_REGISTERS // 8 * 8)

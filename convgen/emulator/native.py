@@ -90,23 +90,27 @@ def kernel(path: str) -> ctypes.CDLL:
 
 def bounds(path: str, entry: str) -> tuple[int, ...]:
     """The numbers of `declared.bounds`."""
-    return tuple((c_int * 3).in_dll(kernel(path), f"convgen_bounds_{entry}"))
+    return tuple((c_int * 5).in_dll(kernel(path), f"convgen_bounds_{entry}"))
 
 
 class Buffer:
     """Global memory of the emulated GPU: bytes between stretches that fault.  Raises MemoryError.
 
-    Of a channel slice, kernels may touch the first `row` of each `pitch` bytes."""
+    Of a channel slice, kernels may touch the first `row` of each `pitch` bytes.  Its address is `begins` bytes behind a
+    page's."""
 
-    def __init__(self, name: str, size: int, element_bytes: int = 1, row: int = 0, pitch: int = 0) -> None:
+    def __init__(
+        self, name: str, size: int, element_bytes: int = 1, row: int = 0, pitch: int = 0, begins: int = 0
+    ) -> None:
         self.name, self.size, self.element_bytes, self.row, self.pitch = name, size, element_bytes, row, pitch
-        self.address = runtime().convgen_emulator_allocate(size) or 0
-        if not self.address:
+        self._begins, page = begins, runtime().convgen_emulator_allocate(begins + size) or 0
+        if not page:
             raise MemoryError(f"no {size} bytes for {name}")
+        self.address = page + begins
         self.bytes = numpy.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(self.address))
 
     def release(self) -> None:
-        runtime().convgen_emulator_release(self.address, self.size)
+        runtime().convgen_emulator_release(self.address - self._begins, self._begins + self.size)
 
     def region(self, shared: bool = True) -> Region:
         """`shared` with other kernels: a tensor or a workspace.  Others are a launch's parameters, read alone."""

@@ -104,7 +104,8 @@ class _Parse:
         if place.before == "[" and place.begins_line and place.is_assigned and not place.is_closed:
             return True
         fill = place.word in _FILLS or habits.meant(place.word, tuple(Padding), habits.FILLS)
-        another = place.is_followed_by_value or (place.begins_line and (place.ends_line or place.word in OPERATORS))
+        alone = place.begins_line and (place.ends_line or place.word in OPERATORS) and not place.is_assigned
+        another = place.is_followed_by_value or alone
         if keyword == "pad" and place.is_behind_value and another and not fill:
             return True
         opens = place.opens_block and keyword != "strategy"

@@ -111,7 +111,7 @@ GEOMETRIES = {
     "tma_halo_statistics": Small({"n": 3, "h": 5, "w": 75, "c": 40, "k": 72}, sms=2),
     "tma_halo_pixels": Small({"n": 2, "h": 11, "w": 17, "c": 24, "k": 40}, sms=2),
     "tma_halo_residual": Small({"n": 2, "h": 6, "w": 61, "c": 40, "k": 72}, sms=2),
-    "tma_halo_streamed": Small({"n": 8, "h": 7, "w": 7, "c": 72, "k": 136}, sms=2),
+    "tma_halo_streamed": Small({"n": 8, "h": 7, "w": 7, "c": 136, "k": 136}, sms=2),
     "tma_halo_stride": Small({"n": 2, "h": 19, "w": 33, "c": 40, "k": 72}, sms=2),
 }
 

@@ -7,13 +7,16 @@ wrong but can't be noticed, stand in excuses.py with the reason; docs/emulator.m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import pytest
 from excuses import excuse
 from mutate import OPERATORS, Mutant, mutants
-from mutation_cases import FAMILIES, MODES, UNNOTICED, case
+from mutation_cases import FAMILIES, MODES, NOT_COMPILED, UNNOTICED, WRONG_RESULT, case
 from small_goldens import GEOMETRIES
+
+from convgen.ir.plan import Launch
 
 #: A golden that is quick to emulate for some families.
 SAMPLED = (
@@ -48,6 +51,49 @@ def test_mutants_are_noticed(name: str):
     assert one.verdict(one.source, range(SEEDS)) == UNNOTICED, "the kernel itself is not clean"
     missed = [m for m in sample(name) if one.isolated_verdict(m.text, range(SEEDS)) == UNNOTICED]
     assert not missed, "\n".join(["neither noticed nor in excuses.py:", *map(str, missed)])
+
+
+@pytest.mark.parametrize(
+    ("name", "was", "now", "kind"),
+    [
+        ("tma_im2col_pingpong", "const __grid_constant__ TensorMap", "const TensorMap", "launch"),
+        ("tma_im2col_pingpong", "__launch_bounds__(threads, 1)", "", "launch"),
+        ("tma_im2col_pingpong", 'extern "C" __global__', "__global__", NOT_COMPILED),
+        ("tma_im2col_pingpong", "u64 opaque[16]", "u64 opaque[8]", NOT_COMPILED),
+        ("tma_im2col_pingpong", "struct alignas(64) TensorMap", "struct TensorMap", NOT_COMPILED),
+        (
+            "tma_im2col_pingpong",
+            "swizzle_base(shared_memory)",
+            "swizzle_base(shared_memory + (1 << 20))",
+            "out of bounds",
+        ),
+        ("tma_im2col_cluster", "__cluster_dims__(2, 1, 1)", "__cluster_dims__(1, 2, 1)", "launch"),
+        ("tma_halo_streamed", "u32 x, y, z, w;", "u32 y, x, z, w;", NOT_COMPILED),
+        ("tma_halo_streamed", "__forceinline__ void fence_proxy", "__noinline__ void fence_proxy", "instruction"),
+        ("tma_halo_streamed", "#ifndef CONVGEN_EMULATE", "#if !defined(CONVGEN_EMULATE)", "instruction"),
+        ("tma_halo_streamed", "setmaxnreg_inc", "if (threadIdx.x < 128) setmaxnreg_inc", "registers"),
+        ("tma_im2col_pingpong", "__device__ __forceinline__ u32 swizzle_base", "inline u32 swizzle_base", NOT_COMPILED),
+        ("tma_im2col_prologue", "max_nan_f32(given * value_scale + value_shift, 0.0f)", "given", WRONG_RESULT),
+        ("sums, split_k", "if (lane == 0) sums[0] = sum;", "if (lane == 0) sums[0] = 2 * sum;", WRONG_RESULT),
+    ],
+)
+def test_what_a_gpu_refuses_or_computes_otherwise_is_noticed(name: str, was: str, now: str, kind: str):
+    one = case(name)
+    assert was in one.source
+    behind = one.source.rpartition("#endif")[0] if was.startswith("setmaxnreg") else ""
+    text = behind + one.source[len(behind) :].replace(was, now)
+    assert one.isolated_verdict(text, range(SEEDS)) == kind
+
+
+@pytest.mark.parametrize("name", ["tma_halo_streamed", "implicit_gemm_s8"])
+def test_an_address_that_a_plan_promises_too_little_of_is_noticed(name: str):
+    one = case(name)
+
+    def promised(step: Launch) -> Launch:
+        return replace(step, params=tuple(replace(p, alignment=1) for p in step.params))
+
+    plan = replace(one.plan, steps=tuple(promised(s) if isinstance(s, Launch) else s for s in one.plan.steps))
+    assert replace(one, plan=plan).isolated_verdict(one.source, range(SEEDS)) == "misaligned"
 
 
 def test_every_golden_and_every_mode_has_a_family():

@@ -269,7 +269,13 @@ CONVGEN_ARITHMETIC(bf16)
 
 // ---- PTX: shared memory ----------------------------------------------------------------------------------
 
-u32 shared_address(const void* p, CONVGEN_LINE);
+u32 shared_address_at(long long offset, int line);
+#ifndef CONVGEN_EMULATOR_RUNTIME
+extern u8 shared_memory[];
+inline u32 shared_address(const void* p, CONVGEN_LINE) {
+  return shared_address_at((long long)(u64(p) - u64(shared_memory)), line);
+}
+#endif
 u8 ld_shared_u8(u32 address, CONVGEN_LINE);
 u16 ld_shared_u16(u32 address, CONVGEN_LINE);
 u32 ld_shared_u32(u32 address, CONVGEN_LINE);
@@ -539,6 +545,15 @@ CONVGEN_UNCHECKED inline void call(void (*kernel)(T...), void** parameters) {
   Call{kernel, *static_cast<T*>(*parameters++)...};
 }
 }  // namespace convgen_emulator
+
+// What a source's types must be: PTX gives them meaning by the names of their parts, the emulator by their places.
+#define CONVGEN_AT(TYPE, PART, BYTES) \
+  static_assert(__builtin_offsetof(TYPE, PART) == BYTES, #TYPE "::" #PART " begins at byte " #BYTES);
+#define CONVGEN_LAYOUT_TensorMap \
+  static_assert(sizeof(TensorMap) == 128 && alignof(TensorMap) == 64, "a TensorMap is 128 bytes at a multiple of 64");
+#define CONVGEN_LAYOUT_Vec2 CONVGEN_AT(Vec2, x, 0) CONVGEN_AT(Vec2, y, 4)
+#define CONVGEN_LAYOUT_Vec4 \
+  CONVGEN_AT(Vec4, x, 0) CONVGEN_AT(Vec4, y, 4) CONVGEN_AT(Vec4, z, 8) CONVGEN_AT(Vec4, w, 12)
 
 // Makes `convgen_call_<kernel>`, which the runtime calls in every thread, and the numbers of the launches that the kernel
 // is compiled for (declared.py).

@@ -71,7 +71,9 @@ static void check_order(u32 region, u64 offset, u64 bytes, bool write, Epoch epo
     }
     const u64 packed = written.at(region, word);
     const Writer last = Writer::of(packed);
-    const bool ordered = !packed || (last.cluster == cluster && current->clock.seen.covers(last.epoch));
+    const bool together = packed && mine.reduces() && last.reduces();
+    const bool ordered = !packed || together ||
+                         (!last.reduces() && last.cluster == cluster && current->clock.seen.covers(last.epoch));
     if (!ordered && last.bytes & mine.bytes) {
       const u64 address = machine->request->regions[region].base + word * word_bytes;
       add_finding("race", line,
@@ -83,7 +85,8 @@ static void check_order(u32 region, u64 offset, u64 bytes, bool write, Epoch epo
       return;  // told once
     }
     if (!write) continue;
-    if (packed && last.cluster == cluster && last.epoch.agent == epoch.agent) mine.bytes |= last.bytes;
+    const bool same = packed && last.cluster == cluster && last.epoch.agent == epoch.agent;
+    if (same || together) mine.bytes |= last.bytes;
     written.put(region, word, mine);
   }
 }
@@ -96,7 +99,7 @@ static bool written_in_launch(u64 address) {
   return false;
 }
 
-// Whether the kernel may touch it; the common answers first.  `epoch` is that of the access, null for an atomic one.
+// Whether the kernel may touch it; the common answers first.  `epoch` is that of the access.
 static bool allowed(u64 address, u64 bytes, bool write, const Epoch* epoch, int line, const void* return_address) {
   const u64 stack = u64(current->stack);
   if (address - stack < Stack::bytes || address - u64(current) < sizeof(Place) || address == u64(&place)) return true;
@@ -106,7 +109,7 @@ static bool allowed(u64 address, u64 bytes, bool write, const Epoch* epoch, int 
     if (address < r.base || address - r.base + bytes > r.bytes) continue;
     if (r.pitch && (address - r.base) % r.pitch + bytes > r.row) return false;
     if (r.shared && !current->may_touch_global) check_launch_before(write ? "writes" : "reads", line, return_address);
-    if (r.writable && epoch) check_order(i, address - r.base, bytes, write, *epoch, line, return_address);
+    if (r.writable) check_order(i, address - r.base, bytes, write, *epoch, line, return_address);
     return r.writable || !write;
   }
   // constants and the like of the kernel's own image, whose pages are its alone
@@ -279,18 +282,30 @@ CONVGEN_EXPORT void __ubsan_handle_shift_out_of_bounds_abort(SourceLocation* whe
 
 void atomics_order() { machine->written->off = true; }
 
+// What other blocks see follows from no reduction: it gives no result.
+static void reduce(float* address, float v) {
+  u32* bits = reinterpret_cast<u32*>(address);
+  u32 old = __atomic_load_n(bits, __ATOMIC_RELAXED), sum;
+  do {
+    float value;
+    memcpy(&value, &old, 4);
+    value += v;
+    memcpy(&sum, &value, 4);
+  } while (!__atomic_compare_exchange_n(bits, &old, sum, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+}
+
 void red_global_add_f32(float* address, float v, int line) {
-  check_global(address, 4, true, nullptr, line);
-  atomicAdd(address, v);
+  check_global(address, 4, true, &Writer::reduction, line);
+  reduce(address, v);
 }
 
 static void red_global_add_vector(float* address, std::initializer_list<float> values, int line) {
   const u64 bytes = values.size() * 4;
-  check_global(address, bytes, true, nullptr, line);
+  check_global(address, bytes, true, &Writer::reduction, line);
   if (u64(address) % bytes != 0) {
     fatal("misaligned", line, format("%llu bytes at %s", bytes, describe_global(u64(address)).c_str()));
   }
-  for (const float v : values) atomicAdd(address++, v);
+  for (const float v : values) reduce(address++, v);
 }
 
 void red_global_add_v2_f32(float* address, float x, float y, int line) {

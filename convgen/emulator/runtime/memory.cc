@@ -251,7 +251,13 @@ struct alignas(16) Vec4 {
   u32 x, y, z, w;
 };
 
-u32 shared_address(const void*, int) { return current->block->base; }
+u32 shared_address_at(long long offset, int line) {
+  const Block* block = current->block;
+  if (offset < 0 || u64(offset) > block->shared.size()) {
+    fatal("out of bounds", line, "the shared address of what is not in the block's shared memory");
+  }
+  return block->base + u32(offset);
+}
 
 u8 ld_shared_u8(u32 address, int line) {
   u8 v;

@@ -181,7 +181,9 @@ struct Multiply;
 
 // A setmaxnreg, which all warps of a warpgroup must execute.
 struct RegisterRequest {
-  int registers, line;
+  int registers;
+  bool increase;
+  int line;
 };
 
 struct Warpgroup {

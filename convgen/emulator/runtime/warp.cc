@@ -176,13 +176,13 @@ void mma(void* d, const u32* a, const u32* b, int k, Type a_type, Type b_type, i
 // waits for ever here does so on any GPU.
 
 // All warps of a warpgroup execute the same setmaxnreg; that one lacks some is found when the block has ended.
-static void check_same_request(Warp* warp, int registers, int line) {
+static void check_same_request(Warp* warp, int registers, bool increase, int line) {
   if (warp->group->warps.size() != 4) {
     fatal("registers", line,
           format("setmaxnreg in a block's last %zu warps: a warpgroup is four", warp->group->warps.size()));
   }
   auto& requests = warp->group->requests;
-  if (warp->requests == requests.size()) requests.push_back({registers, line});
+  if (warp->requests == requests.size()) requests.push_back({registers, increase, line});
   const RegisterRequest& first = requests[warp->requests++];
   if (first.registers == registers && first.line == line) return;
   fatal("registers", line,
@@ -190,8 +190,18 @@ static void check_same_request(Warp* warp, int registers, int line) {
                first.line));
 }
 
+// A kernel is compiled for the most registers that a warpgroup takes: one that does not ask may lack them.
 static void check_requests(const Warp* warp) {
   const auto& requests = warp->group->requests;
+  const bool whole = warp->group->warps.size() == 4;
+  for (auto& other : warp->block->warps) {
+    for (const RegisterRequest& request : other->group->requests) {
+      if (!whole || !requests.empty() || !request.increase) continue;
+      finding("registers", request.line, "a warpgroup takes registers that another one is compiled for and does not ask for",
+              warp->threads[0]);
+      return;
+    }
+  }
   if (warp->requests == requests.size()) return;
   finding("registers", requests[warp->requests].line,
           "setmaxnreg in a part of a warpgroup: every warp of the four must execute it", warp->threads[0]);
@@ -207,7 +217,7 @@ void setmaxnreg(int registers, bool increase, int line) {
   if (current->lane == 0) {  // the pool is counted in registers of a thread, for each warp
     Block* block = warp->block;
     const u32 wanted = u32(registers);
-    check_same_request(warp, registers, line);
+    check_same_request(warp, registers, increase, line);
     if (increase ? wanted < warp->registers : wanted > warp->registers) {
       wrong(format("a thread has %u, and this one may only %s", warp->registers, increase ? "take" : "give back").c_str());
     }

@@ -11,8 +11,10 @@
 
 namespace convgen_emulator {
 
-// Packed into 64 bits; 0 is nobody, and whoever does not fit.
+// Packed into 64 bits; 0 is nobody, and whoever does not fit.  Reductions (red) have no thread: these go together,
+// whoever does them, and with no other access that is not before them.
 struct Writer {
+  static constexpr Epoch reduction{0xffff, 0x3fffff};
   u32 cluster;
   Epoch epoch;
   u32 bytes;  // of the word's four, a bit each
@@ -20,6 +22,7 @@ struct Writer {
   static Writer of(u64 packed) {
     return {u32(packed >> 42) - 1, {u32(packed >> 26 & 0xffff), u32(packed >> 4 & 0x3fffff)}, u32(packed & 15)};
   }
+  bool reduces() const { return epoch.agent == reduction.agent && epoch.count == reduction.count; }
   u64 packed() const {
     if (cluster + 1 >= 1u << 22 || epoch.agent >= 1u << 16 || epoch.count >= 1u << 22) return 0;
     return u64(cluster + 1) << 42 | u64(epoch.agent) << 26 | u64(epoch.count) << 4 | bytes;
