@@ -193,6 +193,15 @@ def most_images(limits: Sequence[Limit], sizes: Mapping[str, int]) -> int:
 Step = Launch | Gemm | Fill
 
 
+def stated(options: Mapping[str, int | str]) -> str:
+    """Options as a strategy block states them: `tile m=128 n=64  stages 4`."""
+    said: dict[str, list[str]] = {}
+    for name, value in options.items():
+        group, _, member = name.partition(".")
+        said.setdefault(group, []).append(f"{member}={value}" if member else str(value))
+    return "  ".join(f"{name} {' '.join(values)}" for name, values in said.items())
+
+
 @dataclass(frozen=True)
 class Plan:
     """A strategy's decisions for one problem on one target.
@@ -232,6 +241,7 @@ class Plan:
     def rows(self) -> tuple[tuple[str, str], ...]:
         """The plan as a table, without its workspaces."""
         found = [("strategy", self.strategy), ("configuration", self.configuration)]
+        found += [("all options", all_of_them)] if (all_of_them := stated(self.options)) != self.configuration else []
         found += [("reason", self.reason)] if self.reason else []
         found += [("note", n) for n in self.notes]
         return *found, *((f"step {i}", str(s)) for i, s in enumerate(self.steps, 1))

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self, cast, get_args, get_type_hints
 
+from convgen.ir.plan import stated
+
 #: Options of a spec's strategy block, flattened: {"tile.m": 128, "stages": 5}.
 Options = Mapping[str, int | str]
 
@@ -88,14 +90,8 @@ class Config:
 
     def __str__(self) -> str:
         """As a strategy block says it, without what goes without saying."""
-        said: dict[str, list[str]] = {}
-        for f in dataclasses.fields(cast(Any, self)):
-            value = getattr(self, f.name)
-            if f.default is not dataclasses.MISSING and value == f.default:
-                continue
-            group, _, member = option_name(f.name).partition(".")
-            said.setdefault(group, []).append(f"{member}={value}" if member else str(value))
-        return "  ".join(f"{name} {' '.join(values)}" for name, values in said.items())
+        fields = [(f, getattr(self, f.name)) for f in dataclasses.fields(cast(Any, self))]
+        return stated({option_name(f.name): value for f, value in fields if value != f.default})
 
 
 def option_name(field: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from rich.console import Console
 from convgen import driver
 from convgen.explain import explain, formulas
 from convgen.ir import epilogue as ep
-from convgen.ir.plan import Fill, Gemm, Launch, Param, Plan, TensorMap, Workspace
+from convgen.ir.plan import Fill, Gemm, Launch, Param, Plan, TensorMap, Workspace, stated
 from convgen.ir.problem import Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels import strategies
@@ -227,3 +228,24 @@ def test_the_roofline_of_f32_is_that_of_the_products_that_stand_for_one(math: st
     chosen = strategies.load("implicit_gemm").plan(problem, TARGETS["sm_90a"], {"math": math})
     text = str(explain(problem, chosen))
     assert rate in text and f"{products} each, at half of the 16-bit rate" in text
+
+
+GOLDEN_SPECS = sorted((Path(__file__).parents[2] / "specs" / "golden").glob("*.conv"))
+
+
+@pytest.mark.parametrize("path", GOLDEN_SPECS, ids=lambda path: path.stem)
+def test_all_options_in_a_spec_ask_for_the_same_plan(path):
+    """The configuration leaves out defaults, which a search need not choose."""
+    text = path.read_text(encoding="utf-8")
+    convolutions = driver.load(Spec(text, str(path), {}))
+    if len(convolutions) > 1:
+        pytest.skip("several convolutions")
+    plan = convolutions[0].plan
+    block = f"strategy {plan.strategy} {{ {stated(plan.options)} }}"
+    pinned, count = re.subn(r"\bstrategy \w+(\s*\{[^}]*\})?", block, text, count=1)
+    if not count:
+        pinned = text.rstrip().removesuffix("}") + f"  {block}\n}}\n"
+    (again,) = driver.load(Spec(pinned, str(path), {}))
+    assert (again.plan.strategy, again.plan.options) == (plan.strategy, plan.options)
+    shown = dict(plan.rows)
+    assert shown.get("all options", shown["configuration"]) == stated(plan.options)
