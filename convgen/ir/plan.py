@@ -241,7 +241,8 @@ class Plan:
     def rows(self) -> tuple[tuple[str, str], ...]:
         """The plan as a table, without its workspaces."""
         found = [("strategy", self.strategy), ("configuration", self.configuration)]
-        found += [("all options", all_of_them)] if (all_of_them := stated(self.options)) != self.configuration else []
+        options = stated(self.options)
+        found += [("all options", options)] if options not in ("", self.configuration) else []
         found += [("reason", self.reason)] if self.reason else []
         found += [("note", n) for n in self.notes]
         return *found, *((f"step {i}", str(s)) for i, s in enumerate(self.steps, 1))
