@@ -61,7 +61,8 @@ _FAMILY_ONLY = {
 _LIBRARIES = {"gcc": ("-nodefaultlibs", "-lgcc"), "clang": ()}
 #: Parts of the header, after CONVGEN_, that a source is compiled with where it has a word.
 _PARTS = {"atomic": "ATOMICS", "matrix_x": "MATRICES", "mma_m16": "MMAS"}
-#: A source's types whose layout PTX and the emulator take for granted (convgen_emulator.h).
+#: A source's types whose layout PTX and the emulator take for granted (convgen_emulator.h); the latter of sources that
+#: are generated, as others may have types of their own by these names.
 _LAID_OUT = ("TensorMap", "Vec2", "Vec4")
 #: Families of functions, of which a source is compiled with those that it names: by the macro that makes those of one
 #: number, their names, and the numbers that there are (wgmma's n: PTX ISA, "wgmma.mma_async").
@@ -219,7 +220,9 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool, explains: 
     for macro, (names, numbers) in _FAMILIES.items():
         lines += [f"CONVGEN_{macro}({n})" for n in sorted(set(map(int, names.findall(source)))) if n in numbers]
     lines += [f'#include "{place}"', "u8 shared_memory[1];"]
-    defined = (name for name in _LAID_OUT if re.search(rf"^struct\b[^;]*\b{name} {{", source, re.MULTILINE))
+    generated = re.search(r"\bCONVGEN_EMULATE\b", source)
+    named = _LAID_OUT if generated else _LAID_OUT[:1]
+    defined = (name for name in named if re.search(rf"^struct\b[^;]*\b{name} {{", source, re.MULTILINE))
     lines += [f"CONVGEN_LAYOUT_{name}" for name in defined]
     lines += [f"CONVGEN_ENTRY({name}, {bounds(source, name)})" for name in entries]
     entry = "\n".join(lines) + "\n"
