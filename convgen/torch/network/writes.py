@@ -15,8 +15,15 @@ Function = Callable[..., Sequence[Any]]
 def written_inputs(function: Function, weights: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[int]:
     """The places of the inputs that the function writes to; none where it writes to a weight, too, or where a result
     is a view of what it writes to.  Nothing is computed."""
-    fakes, results = faked(function, [*weights, *inputs])
-    places = [i - len(weights) for i, fake in enumerate(fakes) if fake._version]
+    before: list[int] = []  # torch 2.14 gives a fake tensor the count of writes of what it stands for
+
+    def counted(*given: Tensor) -> Sequence[Any]:
+        before.extend(fake._version for fake in given)
+        return function(*given)
+
+    fakes, results = faked(counted, [*weights, *inputs])
+    changed = [fake._version != count for fake, count in zip(fakes, before, strict=True)]
+    places = [i - len(weights) for i, is_written in enumerate(changed) if is_written]
     memory = {fakes[len(weights) + i].untyped_storage()._cdata for i in places}
     tensors = [result for result in results if hasattr(result, "untyped_storage")]
     if min(places, default=0) < 0 or any(t.untyped_storage()._cdata in memory for t in tensors):
