@@ -201,8 +201,8 @@ def test_deeper_pipelines_take_no_more_time(strategy: str, data: st.DataObject) 
     depth = int(options["stages"])
     shallow, deep = ({**options, "stages": n} for n in ((depth - 1, depth) if depth > 2 else (depth, depth + 1)))
     assume(serves(problem, strategy, shallow) and serves(problem, strategy, deep))
-    # a split's sums wait for the stages' place where these leave no room
-    assume(options.get("split_k", 1) == 1)
+    if options.get("split_k", 1) != 1:
+        return  # its sums wait for the stages' place where these leave no room
     assert NEARLY * estimate(strategy, problem, deep) <= estimate(strategy, problem, shallow)
 
 
