@@ -22,7 +22,7 @@ from pathlib import Path
 
 from convgen.cache import Cache, turn
 from convgen.diagnostics import ConvgenError
-from convgen.emulator.declared import bounds
+from convgen.emulator.declared import bounds, is_whole
 from convgen.emulator.errors import EmulationError, Finding, NoHostCompiler
 from convgen.files import write_all
 
@@ -220,8 +220,7 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool, explains: 
     for macro, (names, numbers) in _FAMILIES.items():
         lines += [f"CONVGEN_{macro}({n})" for n in sorted(set(map(int, names.findall(source)))) if n in numbers]
     lines += [f'#include "{place}"', "u8 shared_memory[1];"]
-    generated = re.search(r"\bCONVGEN_EMULATE\b", source)
-    named = _LAID_OUT if generated else _LAID_OUT[:1]
+    named = _LAID_OUT if is_whole(source) else _LAID_OUT[:1]
     defined = (name for name in named if re.search(rf"^struct\b[^;]*\b{name} {{", source, re.MULTILINE))
     lines += [f"CONVGEN_LAYOUT_{name}" for name in defined]
     lines += [f"CONVGEN_ENTRY({name}, {bounds(source, name)})" for name in entries]

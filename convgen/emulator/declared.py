@@ -31,12 +31,18 @@ _MAX_THREADS = 1024
 _MAX_SHARED_BYTES = max(target.shared_bytes_per_block for target in TARGETS.values())
 
 
+def is_whole(source: str) -> bool:
+    """Whether a source is generated, or written like that: it declares what it calls, which others leave to the
+    emulator."""
+    return re.search(r"\bCONVGEN_EMULATE\b", source) is not None
+
+
 @lru_cache(maxsize=16)
 def instruction_findings(source: str) -> tuple[Finding, ...]:
     """PTX functions whose text is not the catalogue's, by the first line that differs, and those that are missing; what
     a compiler for a GPU refuses, and one for this machine takes."""
     found = [*_text_findings(source)]
-    if re.search(r"\bCONVGEN_EMULATE\b", source):  # generated, or written like that: others leave more to the emulator
+    if is_whole(source):
         found += [*_missing_findings(source), *_host_findings(source)]
     return tuple(found)
 

@@ -165,8 +165,8 @@ CONVGEN_INTEGER_ATOMICS(int)
 CONVGEN_INTEGER_ATOMICS(u32)
 CONVGEN_INTEGER_ATOMICS(u64)
 
-inline float atomicAdd(float* p, float v) {
-  atomics_order();
+namespace convgen_emulator {
+inline float fetch_add(float* p, float v) {
   u32* bits = reinterpret_cast<u32*>(p);
   u32 old = __atomic_load_n(bits, __ATOMIC_RELAXED), sum;
   float value;
@@ -177,6 +177,9 @@ inline float atomicAdd(float* p, float v) {
   } while (!__atomic_compare_exchange_n(bits, &old, sum, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
   return value;
 }
+}  // namespace convgen_emulator
+
+inline float atomicAdd(float* p, float v) { return atomics_order(), convgen_emulator::fetch_add(p, v); }
 #endif
 
 // ---- arithmetic ------------------------------------------------------------------------------------------

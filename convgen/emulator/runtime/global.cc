@@ -282,21 +282,10 @@ CONVGEN_EXPORT void __ubsan_handle_shift_out_of_bounds_abort(SourceLocation* whe
 
 void atomics_order() { machine->written->off = true; }
 
-// What other blocks see follows from no reduction: it gives no result.
-static void reduce(float* address, float v) {
-  u32* bits = reinterpret_cast<u32*>(address);
-  u32 old = __atomic_load_n(bits, __ATOMIC_RELAXED), sum;
-  do {
-    float value;
-    memcpy(&value, &old, 4);
-    value += v;
-    memcpy(&sum, &value, 4);
-  } while (!__atomic_compare_exchange_n(bits, &old, sum, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-}
-
+// Without atomics_order: what other blocks see follows from no reduction, which gives no result.
 void red_global_add_f32(float* address, float v, int line) {
   check_global(address, 4, true, &Writer::reduction, line);
-  reduce(address, v);
+  fetch_add(address, v);
 }
 
 static void red_global_add_vector(float* address, std::initializer_list<float> values, int line) {
@@ -305,7 +294,7 @@ static void red_global_add_vector(float* address, std::initializer_list<float> v
   if (u64(address) % bytes != 0) {
     fatal("misaligned", line, format("%llu bytes at %s", bytes, describe_global(u64(address)).c_str()));
   }
-  for (const float v : values) reduce(address++, v);
+  for (const float v : values) fetch_add(address++, v);
 }
 
 void red_global_add_v2_f32(float* address, float x, float y, int line) {
