@@ -292,7 +292,8 @@ def _strategies(
             reason = f"{o.message} ({o.hint})" if o.hint else o.message
             rows.append(("" if i else name, "" if i else "no", "", "", reason))
     header = ("strategy", "serves", "estimate", "workspace", "why")
-    note = "Estimates are the cost models'; - where there is none. A workspace is memory beyond the tensors."
+    note = "Estimates are the cost models', of what each strategy takes for best; the plan may be a measured one. "
+    note += "A workspace is memory beyond the tensors."
     return Table(f"Strategies on {target}", header, tuple(rows), note, header[2:4])
 
 

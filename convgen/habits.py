@@ -63,6 +63,7 @@ SETTINGS = _table("""
 _IN_THE_EPILOGUE = "apply it in the epilogue, as in `epilogue { y = relu(acc) }`"
 _LAYOUT = "the order of a tensor's dims is its layout: `x: f16[n, h, w, c]` is NHWC"
 _TYPE = "state the element type of each tensor: `input x: f16[...]`"
+_ADDED = "add it in the epilogue: `epilogue { operand z: f16[n, p, q, k]  y = acc + z }`"
 _CHANNELS = "channels are dims: `c` of the input and the filter, `k` of the filter and the output"
 _EXTENTS = "state extents with the dims of the tensors: `filter w: f16[k=64, r=3, s=3, c=64]`"
 _PADDING = "say what padding is made of behind its amounts: `pad 1 reflect`"
@@ -82,7 +83,10 @@ NO_SETTINGS: dict[str, str] = {
     "bias": "make the bias an operand of the epilogue: `epilogue { operand b: f32[k]  y = acc + b }`",
     **dict.fromkeys(("activation", "act", "nonlinearity"), _IN_THE_EPILOGUE),
     **{name: f"apply it in the epilogue: `epilogue {{ y = {name}(acc) }}`" for name in ("relu", "gelu", "silu")},
-    **dict.fromkeys(("scale", "alpha", "beta", "residual", "add", "y"), _IN_THE_EPILOGUE),
+    "y": _IN_THE_EPILOGUE,
+    "scale": "scale in the epilogue: `epilogue { operand s: f32[k]  y = acc * s }`",
+    **dict.fromkeys(("alpha", "beta"), "write it in the epilogue: `y = 0.5 * acc + 2.0 * z`, with an `operand z`"),
+    **dict.fromkeys(("residual", "add"), _ADDED),
     **dict.fromkeys(("layout", "format", "dataformat", "memoryformat", "inputlayout", "filterlayout"), _LAYOUT),
     **dict.fromkeys(("nhwc", "nchw", "channelslast", "tensorformat"), _LAYOUT),
     **dict.fromkeys(("dtype", "type", "datatype", "precision", "elementtype"), _TYPE),

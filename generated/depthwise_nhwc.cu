@@ -19,7 +19,7 @@
 // digest   26f29b5e9abc3907
 // strategy depthwise { kernel depthwise_direct  tile p=2 q=4  vector 2  threads 256  blocks 2 }
 // target   sm_80
-// launch   convgen_depthwise_nhwc: blocks of 256 threads, 2 per SM, at most 392 in all, 2448 bytes of shared memory
+// launch   convgen_depthwise_nhwc: blocks of 256 threads, persistent, 2 per SM, for 392 tiles, 2448 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -28,7 +28,7 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }

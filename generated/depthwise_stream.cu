@@ -19,7 +19,7 @@
 // digest   ccc0b521408a1a2a
 // strategy depthwise { kernel depthwise_stream  math fma  tile p=2 q=4  vector 4  slice 144  strip 28  band 2  stages 4  threads 256  blocks 1 }
 // target   sm_90a
-// launch   convgen_depthwise_stream: blocks of 288 threads, 1 per SM, at most 448 in all, 74640 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_depthwise_stream: blocks of 288 threads, persistent, 1 per SM, for 448 tiles, 74640 bytes of shared memory, or 116736 where blocks are few
 // map      x_map: x of 144 x 56 x 56 x 8 f16, tiled: boxes of 144 x 30 x 2 x 1
 
 using u8 = unsigned char;
@@ -33,7 +33,7 @@ constexpr int warp_threads = 32;
 constexpr int mbarrier_bytes = 8;
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }

@@ -26,7 +26,7 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The larger; NaN where either is a NaN.
 __device__ __forceinline__ float max_nan_f32(float a, float b) {

@@ -23,7 +23,7 @@ using u64 = unsigned long long;
 using bf16 = unsigned short;  // upper half of a float's bits
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 __device__ __forceinline__ float cvt_f32_bf16(bf16 v) {
   float r;

@@ -29,7 +29,7 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 __device__ __forceinline__ f16 cvt_f16_f32(float v) {
   f16 r;

@@ -15,7 +15,7 @@
 // digest   fd3cb924c731469c
 // strategy implicit_gemm { kernel small_groups  tile p=7  slice 1  warps m=2  stages 2  blocks 6 }
 // target   sm_80
-// launch   convgen_implicit_gemm_cardinality: blocks of 64 threads, 6 per SM, at most 512 in all, in multiples of 16, 25920 bytes of shared memory
+// launch   convgen_implicit_gemm_cardinality: blocks of 64 threads, persistent, 6 per SM, for 512 tiles, in multiples of 16, 25920 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -27,7 +27,7 @@ constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle p
 constexpr int mma_m = 16;  // rows of its accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }

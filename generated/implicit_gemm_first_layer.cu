@@ -15,7 +15,7 @@
 // digest   5a84a068361f0d45
 // strategy implicit_gemm { kernel stem_mma  tile m=512 n=64  warps m=8  stages 2 }
 // target   sm_80
-// launch   convgen_implicit_gemm_first_layer: blocks of 256 threads, 1 per SM, at most 200 in all, 68448 bytes of shared memory
+// launch   convgen_implicit_gemm_first_layer: blocks of 256 threads, persistent, 1 per SM, for 200 tiles, 68448 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -28,7 +28,7 @@ constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle p
 constexpr int mma_m = 16;  // rows of its accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }

@@ -19,7 +19,7 @@
 // digest   9fc85cac78c2cb06
 // strategy implicit_gemm { kernel stem_wgmma  tile m=256 n=64  warps m=16  stages 2 }
 // target   sm_90a
-// launch   convgen_implicit_gemm_first_layer_wgmma: blocks of 512 threads, 1 per SM, at most 392 in all, 56672 bytes of shared memory
+// launch   convgen_implicit_gemm_first_layer_wgmma: blocks of 512 threads, persistent, 1 per SM, for 392 tiles, 56672 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -34,7 +34,7 @@ constexpr int wgmma_m = 64;  // rows of its accumulators
 constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }

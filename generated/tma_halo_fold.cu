@@ -20,7 +20,7 @@
 // digest   9ccc7712dba9fbf1
 // strategy tma_halo { tile m=112 n=64 k=16  strip 28  images 1  stages 2  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1  group_pack 4  fold 4 }
 // target   sm_90a
-// launch   convgen_tma_halo_fold: blocks of 384 threads, 1 per SM, at most 512 in all, in multiples of 8, 140360 bytes of shared memory
+// launch   convgen_tma_halo_fold: blocks of 384 threads, persistent, 1 per SM, for 512 tiles, in multiples of 8, 140360 bytes of shared memory
 // map      a_map_5: x of 128 x 56 x 56 x 8 f16, tiled: boxes of 16 x 30 x 20 x 1, every 1 1 4 1, 32-byte swizzle
 // map      a_map_6: x of 128 x 56 x 56 x 8 f16, tiled: boxes of 16 x 30 x 24 x 1, every 1 1 4 1, 32-byte swizzle
 
@@ -39,7 +39,7 @@ constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a sw
 constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -208,7 +208,7 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
-// In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
+// For a ring with one count of uses across all slots: the parity of the slot's phase at the given use.
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
@@ -283,7 +283,7 @@ constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own

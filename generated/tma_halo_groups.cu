@@ -15,7 +15,7 @@
 // digest   1613a63eb49d2d33
 // strategy tma_halo { tile m=64 n=32 k=32  strip 7  images 1  stages 3  weight_stages 0  consumers 2  schedule pingpong  swap_ab 0 }
 // target   sm_90a
-// launch   convgen_tma_halo_groups: blocks of 384 threads, 1 per SM, at most 256 in all, in multiples of 32, 64616 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_tma_halo_groups: blocks of 384 threads, persistent, 1 per SM, for 256 tiles, in multiples of 32, 64616 bytes of shared memory, or 116736 where blocks are few
 // map      a_map: x of 1024 x 7 x 7 x 8 bf16, tiled: boxes of 32 x 8 x 9 x 1, 64-byte swizzle
 // map      b_map: w of 32 x 9 x 1024 bf16, tiled: boxes of 32 x 1 x 32, 64-byte swizzle
 
@@ -36,7 +36,7 @@ constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -167,7 +167,7 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
-// In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
+// For a ring with one count of uses across all slots: the parity of the slot's phase at the given use.
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
@@ -225,7 +225,7 @@ constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own

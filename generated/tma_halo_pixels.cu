@@ -15,7 +15,7 @@
 // digest   ec1ac312ea3c5999
 // strategy tma_halo { tile m=64 n=32 k=16  strip 14  images 1  stages 3  weight_stages 0  consumers 2  schedule pingpong  swap_ab 0 }
 // target   sm_90a
-// launch   convgen_tma_halo_pixels: blocks of 384 threads, 1 per SM, at most 128 in all, 71784 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_tma_halo_pixels: blocks of 384 threads, persistent, 1 per SM, for 128 tiles, 71784 bytes of shared memory, or 116736 where blocks are few
 // map      a_map: x of 16 x 28 x 28 x 8 bf16, tiled: boxes of 16 x 18 x 9 x 1, 32-byte swizzle
 // map      b_map: w of 16 x 25 x 32 bf16, tiled: boxes of 16 x 1 x 32, 32-byte swizzle
 
@@ -35,7 +35,7 @@ constexpr int wgmma_m = 64;  // rows of its accumulators
 constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -158,7 +158,7 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
-// In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
+// For a ring with one count of uses across all slots: the parity of the slot's phase at the given use.
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
@@ -216,7 +216,7 @@ constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own

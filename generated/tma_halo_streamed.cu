@@ -19,7 +19,7 @@
 // digest   d4449c88d33e68a5
 // strategy tma_halo { tile m=192 n=128 k=64  strip 7  images 3  stages 3  weight_stages 4  consumers 2  schedule cooperative  swap_ab 1 }
 // target   sm_90a
-// launch   convgen_tma_halo_streamed: blocks of 384 threads, 1 per SM, at most 44 in all, in multiples of 4, 198768 bytes of shared memory
+// launch   convgen_tma_halo_streamed: blocks of 384 threads, persistent, 1 per SM, for 44 tiles, in multiples of 4, 198768 bytes of shared memory
 // map      a_map: x of 512 x 7 x 7 x 32 f16, tiled: boxes of 64 x 8 x 8 x 3, 128-byte swizzle
 // map      b_map: w of 512 x 9 x 512 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 
@@ -38,7 +38,7 @@ constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a sw
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -217,7 +217,7 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
-// In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
+// For a ring with one count of uses across all slots: the parity of the slot's phase at the given use.
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
@@ -278,7 +278,7 @@ constexpr int channel_blocks = 8;
 // warpgroups of 128 threads; the producers' warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int rings = 1;  // of stages: the consumers share each tile

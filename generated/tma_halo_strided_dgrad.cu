@@ -19,7 +19,7 @@
 // digest   40ef57e10ea260c7
 // strategy tma_halo { tile m=96 n=192 k=64  strip 28  images 1  stages 2  weight_stages 0  consumers 3  schedule cooperative  swap_ab 1  group_pack 2  fold 4 }
 // target   sm_90a
-// launch   convgen_tma_halo_strided_dgrad: blocks of 512 threads, 1 per SM, at most 4352 in all, in multiples of 2, 199720 bytes of shared memory
+// launch   convgen_tma_halo_strided_dgrad: blocks of 512 threads, persistent, 1 per SM, for 4352 tiles, in multiples of 2, 199720 bytes of shared memory
 // map      a_map: y of 72 x 56 x 56 x 64 f16, tiled: boxes of 64 x 29 x 6 x 1, 128-byte swizzle
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c
 // pixels of y that are 2 x 2 apart are a phase, with taps of its own: 1 of 4 taps, 2 of 2 taps, 1 of 1 tap
@@ -40,7 +40,7 @@ constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -200,7 +200,7 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
-// In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
+// For a ring with one count of uses across all slots: the parity of the slot's phase at the given use.
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
@@ -277,7 +277,7 @@ constexpr int last_products = 3;  // of wgmma_k channels each: the last block ha
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 3;
 constexpr int threads = 512;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 32;
 constexpr int consumer_registers = 160;
 constexpr int rings = 1;  // of stages: the consumers share each tile

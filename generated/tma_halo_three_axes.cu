@@ -19,7 +19,7 @@
 // digest   dfd427b913117fa7
 // strategy tma_halo { tile m=128 n=32 k=64  strip 64  images 1  stages 2  weight_stages 6  consumers 2  schedule pingpong  swap_ab 0 }
 // target   sm_90a
-// launch   convgen_tma_halo_three_axes: blocks of 384 threads, 1 per SM, at most 16896 in all, 230656 bytes of shared memory
+// launch   convgen_tma_halo_three_axes: blocks of 384 threads, persistent, 1 per SM, for 16896 tiles, 230656 bytes of shared memory
 // map      a_map: x of 64 x 128 x 128 x 128 x 1 f16, tiled: boxes of 64 x 66 x 5 x 1 x 1, 128-byte swizzle
 // map      b_map: w of 64 x 27 x 32 f16, tiled: boxes of 64 x 1 x 32, 128-byte swizzle
 
@@ -41,7 +41,7 @@ constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -166,7 +166,7 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
-// In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
+// For a ring with one count of uses across all slots: the parity of the slot's phase at the given use.
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
@@ -240,7 +240,7 @@ constexpr int halos = channel_blocks * T;  // of a tile, one after the other
 // warpgroups of 128 threads; the producers' warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own

@@ -15,7 +15,7 @@
 // digest   da79197606f28ec0
 // strategy tma_im2col { tile m=128 n=96 k=32  stages 4  consumers 2  schedule cooperative  k_blocks 3 }
 // target   sm_90a
-// launch   convgen_tma_im2col_1d: blocks of 384 threads, 1 per SM, at most 64 in all, 189536 bytes of shared memory
+// launch   convgen_tma_im2col_1d: blocks of 384 threads, persistent, 1 per SM, for 64 tiles, 189536 bytes of shared memory
 // map      a_map: x of 96 x 1000 x 4 f16, im2col: boxes of 32 channels by 128 pixels between corners -2 and -2, 64-byte swizzle
 // map      b_map: w of 96 x 5 x 192 f16, tiled: boxes of 32 x 1 x 96, 64-byte swizzle
 // map      c_map: y of 192 x 4000 f16, tiled: boxes of 32 x 64, 64-byte swizzle
@@ -35,7 +35,7 @@ constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -217,7 +217,7 @@ constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;

@@ -15,7 +15,7 @@
 // digest   b2c8d261f44ced6a
 // strategy tma_im2col { tile m=128 n=256 k=64  stages 2  consumers 2  schedule cooperative }
 // target   sm_90a
-// launch   convgen_tma_im2col_1x1: blocks of 384 threads, 1 per SM, at most 196 in all, 132160 bytes of shared memory
+// launch   convgen_tma_im2col_1x1: blocks of 384 threads, persistent, 1 per SM, for 196 tiles, 132160 bytes of shared memory
 // map      a_map: x of 64 x 25088 bf16, tiled: boxes of 64 x 128, 128-byte swizzle
 // map      b_map: w of 64 x 1 x 256 bf16, tiled: boxes of 64 x 1 x 256, 128-byte swizzle
 // map      c_map: y of 256 x 25088 bf16, tiled: boxes of 64 x 64, 128-byte swizzle
@@ -35,7 +35,7 @@ constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -226,7 +226,7 @@ constexpr int stages = 2;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;

@@ -15,7 +15,7 @@
 // digest   da46b378c5a6fbbd
 // strategy tma_im2col { tile m=128 n=40 k=64  stages 4  consumers 2  schedule cooperative  order taps_inner }
 // target   sm_90a
-// launch   convgen_tma_im2col_3d_dilated: blocks of 384 threads, 1 per SM, at most 14 in all, 87136 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_tma_im2col_3d_dilated: blocks of 384 threads, persistent, 1 per SM, for 14 tiles, 87136 bytes of shared memory, or 116736 where blocks are few
 // map      a_map: x of 64 x 16 x 16 x 8 x 2 bf16, im2col: boxes of 64 channels by 128 pixels between corners -2 0 -1 and -4 -1 -1, every 1 2 1, 128-byte swizzle
 // map      b_map: w of 64 x 27 x 40 bf16, tiled: boxes of 64 x 1 x 40, 128-byte swizzle
 
@@ -34,7 +34,7 @@ constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -182,7 +182,7 @@ constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;

@@ -15,7 +15,7 @@
 // digest   b084601e7877097e
 // strategy tma_im2col { tile m=192 n=128 k=64  stages 4  consumers 3  schedule cooperative  cluster 2  raster 2 }
 // target   sm_90a
-// launch   convgen_tma_im2col_cluster: blocks of 512 threads, 1 per SM, at most 132 in all, in clusters of 2, 214120 bytes of shared memory
+// launch   convgen_tma_im2col_cluster: blocks of 512 threads, persistent, 1 per SM, for 132 tiles, in clusters of 2, 214120 bytes of shared memory
 // map      a_map: x of 256 x 14 x 14 x 64 f16, im2col: boxes of 64 channels by 96 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 256 x 9 x 256 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 // map      c_map: y of 256 x 12544 f16, tiled: boxes of 64 x 64, 128-byte swizzle
@@ -35,7 +35,7 @@ constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -240,7 +240,7 @@ constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 3;
 constexpr int threads = 512;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 32;
 constexpr int consumer_registers = 160;
 constexpr int cluster = 2;  // blocks of the same pixels, neighboring channel tiles: each loads a slice of a for all

@@ -16,7 +16,7 @@
 // strategy tma_im2col { tile m=128 n=32 k=32  stages 2  consumers 2  schedule cooperative  k_blocks 3  group_pack 8 }
 // target   sm_90a
 // launch   convgen_tma_im2col_groups_prepare: 18 blocks of 256 threads
-// launch   convgen_tma_im2col_groups: blocks of 384 threads, 1 per SM, at most 52 in all, 78912 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_tma_im2col_groups: blocks of 384 threads, persistent, 1 per SM, for 52 tiles, 78912 bytes of shared memory, or 116736 where blocks are few
 // map      a_map: x of 128 x 28 x 28 x 8 f16, im2col: boxes of 32 channels by 128 pixels between corners -1 -1 and -2 -2, every 2 2, 64-byte swizzle
 // map      b_map: workspace.w of 32 x 9 x 128 f16, tiled: boxes of 32 x 1 x 32, 64-byte swizzle
 // map      c_map: y of 128 x 1568 f16, tiled: boxes of 32 x 64, 64-byte swizzle
@@ -39,7 +39,7 @@ constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -274,7 +274,7 @@ constexpr int stages = 2;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;

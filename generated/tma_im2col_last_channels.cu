@@ -15,7 +15,7 @@
 // digest   47669411b6ae7e1a
 // strategy tma_im2col { tile m=128 n=160 k=64  stages 5  consumers 2  schedule pingpong }
 // target   sm_90a
-// launch   convgen_tma_im2col_last_channels: blocks of 384 threads, 1 per SM, at most 2685 in all, 201840 bytes of shared memory
+// launch   convgen_tma_im2col_last_channels: blocks of 384 threads, persistent, 1 per SM, for 2685 tiles, 201840 bytes of shared memory
 // map      a_map: x of 136 x 107 x 107 x 10 f16, im2col: boxes of 64 channels by 128 pixels between corners 0 -3 and 0 -3, 128-byte swizzle
 // map      b_map: w of 136 x 7 x 456 f16, tiled: boxes of 64 x 1 x 160, 128-byte swizzle
 // map      c_map: y of 456 x 114490 f16, tiled: boxes of 32 x 64, 64-byte swizzle
@@ -35,7 +35,7 @@ constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -225,7 +225,7 @@ constexpr int stages = 5;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;

@@ -16,7 +16,7 @@
 // strategy tma_im2col { tile m=128 n=64 k=16  stages 4  consumers 2  schedule cooperative  k_blocks 3 }
 // target   sm_90a
 // launch   convgen_tma_im2col_nchw_prepare: 72 blocks of 256 threads, 16384 bytes of shared memory
-// launch   convgen_tma_im2col_nchw: blocks of 384 threads, 1 per SM, at most 64 in all, 108640 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_tma_im2col_nchw: blocks of 384 threads, persistent, 1 per SM, for 64 tiles, 108640 bytes of shared memory, or 116736 where blocks are few
 // map      a_map: workspace.x of 8 x 32 x 32 x 8 f16, im2col: boxes of 16 channels by 128 pixels between corners -1 -1 and -1 -1, 32-byte swizzle
 // map      b_map: workspace.w of 8 x 9 x 64 f16, tiled: boxes of 16 x 1 x 64, 32-byte swizzle
 // map      c_map: y of 1024 x 64 x 8 f16, tiled: boxes of 64 x 64 x 1, 128-byte swizzle
@@ -37,7 +37,7 @@ constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a sw
 constexpr int wgmma_m = 64;  // rows of its accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -371,7 +371,7 @@ constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int plane = 1024;  // pixels of an image: a channel's are neighbors in y

@@ -19,7 +19,7 @@
 // digest   24af66f849d54881
 // strategy tma_im2col { tile m=256 n=72 k=64  stages 4  consumers 2  schedule cooperative  resident 1 }
 // target   sm_90a
-// launch   convgen_tma_im2col_resident: blocks of 384 threads, 1 per SM, at most 784 in all, 187488 bytes of shared memory
+// launch   convgen_tma_im2col_resident: blocks of 384 threads, persistent, 1 per SM, for 784 tiles, 187488 bytes of shared memory
 // map      a_map: x of 72 x 200704 f16, tiled: boxes of 64 x 256, 128-byte swizzle
 // map      b_map: w of 72 x 1 x 72 f16, tiled: boxes of 64 x 1 x 72, 128-byte swizzle
 // map      c_map: y of 72 x 200704 f16, tiled: boxes of 72 x 64
@@ -40,7 +40,7 @@ constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -240,7 +240,7 @@ constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;

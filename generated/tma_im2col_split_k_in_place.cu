@@ -15,7 +15,7 @@
 // digest   56e4a17d7bece329
 // strategy tma_im2col { tile m=128 n=256 k=64  stages 4  consumers 2  schedule cooperative  split_k 4 }
 // target   sm_90a
-// launch   convgen_tma_im2col_split_k_in_place: blocks of 384 threads, 1 per SM, at most 96 in all, in clusters of 4, 230496 bytes of shared memory
+// launch   convgen_tma_im2col_split_k_in_place: blocks of 384 threads, persistent, 1 per SM, for 96 tiles, in clusters of 4, 230496 bytes of shared memory
 // map      a_map: x of 768 x 13 x 13 x 4 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 768 x 9 x 1024 f16, tiled: boxes of 64 x 1 x 256, 128-byte swizzle
 // map      c_map: y of 1024 x 676 f16, tiled: boxes of 64 x 64, 128-byte swizzle
@@ -35,7 +35,7 @@ constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -266,7 +266,7 @@ constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;

@@ -15,7 +15,7 @@
 // digest   504129b9c9e43d42
 // strategy tma_im2col { tile m=128 n=64 k=16  stages 4  consumers 2  schedule pingpong  k_blocks 7 }
 // target   sm_90a
-// launch   convgen_tma_im2col_strided_7x7: blocks of 384 threads, 1 per SM, at most 784 in all, 205920 bytes of shared memory
+// launch   convgen_tma_im2col_strided_7x7: blocks of 384 threads, persistent, 1 per SM, for 784 tiles, 205920 bytes of shared memory
 // map      a_map: x of 16 x 224 x 224 x 8 f16, im2col: boxes of 16 channels by 128 pixels between corners -3 -3 and -4 -4, every 2 2, 32-byte swizzle
 // map      b_map: w of 16 x 49 x 64 f16, tiled: boxes of 16 x 1 x 64, 32-byte swizzle
 // map      c_map: y of 64 x 100352 f16, tiled: boxes of 64 x 64, 128-byte swizzle
@@ -34,7 +34,7 @@ constexpr int wgmma_m = 64;  // rows of its accumulators
 constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -215,7 +215,7 @@ constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;

@@ -19,7 +19,7 @@
 // digest   53ac3eaf676d8d1d
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 6  consumers 2  schedule pingpong  cluster 2  multicast b }
 // target   sm_90a
-// launch   convgen_tma_im2col_transposed: blocks of 384 threads, 1 per SM, at most 1024 in all, in clusters of 2, 230528 bytes of shared memory
+// launch   convgen_tma_im2col_transposed: blocks of 384 threads, persistent, 1 per SM, for 1024 tiles, in clusters of 2, 230528 bytes of shared memory
 // map      a_map: y of 256 x 64 x 64 x 8 f16, im2col: boxes of 64 channels by 128 pixels between corners 0 0 and 0 0, 128-byte swizzle
 // map      b_map: w of 128 x 4 x 256 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c
@@ -42,7 +42,7 @@ constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -267,7 +267,7 @@ constexpr int stages = 6;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int cluster = 2;  // blocks of the same channels, neighboring pixel tiles: each loads a slice of b for all

@@ -20,7 +20,7 @@
 // strategy winograd { kernel winograd_fused  form fused  strip 32  tile n=64 k=64  stages 2  weight_stages 0  schedule pingpong }
 // target   sm_90a
 // launch   convgen_winograd_fused_filter: 96 blocks of 128 threads
-// launch   convgen_winograd_fused: blocks of 384 threads, 1 per SM, at most 3136 in all, 230472 bytes of shared memory
+// launch   convgen_winograd_fused: blocks of 384 threads, persistent, 1 per SM, for 3136 tiles, 230472 bytes of shared memory
 // map      a_map: x of 64 x 224 x 224 x 8 f16, tiled: boxes of 64 x 36 x 6 x 1, every 1 4 1 1, 128-byte swizzle
 // map      b_map: workspace.u of 64 x 64 x 12 f16, tiled: boxes of 64 x 64 x 4, 128-byte swizzle
 // F(2, 3) along rows of the filter
@@ -43,7 +43,7 @@ constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -215,7 +215,7 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
-// In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
+// For a ring with one count of uses across all slots: the parity of the slot's phase at the given use.
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
@@ -302,7 +302,7 @@ constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own

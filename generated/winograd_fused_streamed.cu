@@ -20,7 +20,7 @@
 // strategy winograd { kernel winograd_fused  form fused  strip 32  tile n=64 k=64  stages 2  weight_stages 3  schedule cooperative  cluster 2 }
 // target   sm_90a
 // launch   convgen_winograd_fused_streamed_filter: 1536 blocks of 128 threads
-// launch   convgen_winograd_fused_streamed: blocks of 384 threads, 1 per SM, at most 448 in all, in multiples of 8, in clusters of 2, 214096 bytes of shared memory
+// launch   convgen_winograd_fused_streamed: blocks of 384 threads, persistent, 1 per SM, for 448 tiles, in multiples of 8, in clusters of 2, 214096 bytes of shared memory
 // map      a_map: x of 256 x 56 x 56 x 8 bf16, tiled: boxes of 64 x 36 x 10 x 1, every 1 4 1 1, 128-byte swizzle
 // map      b_map: workspace.u of 256 x 256 x 12 bf16, tiled: boxes of 64 x 64 x 2, 128-byte swizzle
 // F(2, 3) along rows of the filter
@@ -43,7 +43,7 @@ constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
 constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
-// (an emulator has its own definition of each, and compiles everything else as it stands)
+// (the emulator replaces these definitions and compiles everything else unchanged)
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -237,7 +237,7 @@ __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
-// In a ring whose uses are counted, those of all its slots together: the parity of a slot's phase at one of them.
+// For a ring with one count of uses across all slots: the parity of the slot's phase at the given use.
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
@@ -324,7 +324,7 @@ constexpr int channel_blocks = 4;
 // warpgroups of 128 threads; the producers' warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int threads = 384;
-// registers of a thread, once the producer's warpgroup has given those that it does not need to the consumers
+// registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int rings = 1;  // of stages: the consumers share each tile

@@ -38,7 +38,7 @@ COMMANDS: dict[str, str] = {
     "simulate": "estimate a systolic array's time for a spec, by channel-first implicit im2col",
     "reproduce": "repeat an experiment of the documents that convgen implements",
     "list": "show targets, strategies, their options, and suites",
-    "doctor": "try what convgen uses on this machine, and say what to do where it does not work",
+    "doctor": "check what convgen needs on this machine, and say how to fix what is missing",
     "lsp": "run the language server for editors",
     "cache": "show where compiled kernels are kept and how much space they take, or clear them",
     "completion": "print a shell's completion: bash, zsh, fish",

@@ -1,4 +1,4 @@
-"""Try each thing that convgen uses on this machine, and say what works, what does not, and what to do.
+"""Check each thing that convgen needs on this machine, and say what works, what does not, and how to fix it.
 
 The exit code is 0 if kernels can be compiled, and run on a GPU or in the emulator; else it is 1.
 

@@ -222,9 +222,6 @@ class Layer:
             driver.check_served(driver.load(Spec(text)))
         except SpecError as e:
             first = e.diagnostics[0]
-            if first.code == "E401":  # of all strategies; the last serves whatever is not too large
-                message = f"no strategy serves it: {e.diagnostics[-1].message}"
-                raise UsageError(f"{message}\nhint: take fewer images, smaller ones, or fewer channels") from None
             raise UsageError(first.message + (f"\nhint: {first.hint}" if first.hint else "")) from None
         return text
 

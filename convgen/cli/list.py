@@ -81,12 +81,21 @@ def _strategies() -> None:
 
 def _options(strategy: str | None) -> None:
     from convgen.kernels import strategies
+    from convgen.kernels.config import option_rows
+    from convgen.kernels.registry import kernels_of
 
     names = [known_strategy(strategy)] if strategy else list(strategies.MODULES)
     if "auto" in names:
         raise UsageError("`auto` has no options: it chooses\nhint: name a strategy, such as tma_im2col")
-    rows = [(name, o.name, o.legal, o.doc) for name in names for o in strategies.load(name).options]
-    console.table(("strategy", "option", "values", "meaning"), rows)
+    rows = []
+    for name in names:
+        kernels = kernels_of(name)
+        if len(kernels) > 1:
+            kernel = strategies.load(name).options[0]
+            rows.append((name, "", kernel.name, kernel.legal, kernel.doc))
+        own = [(row.name, o) for row in kernels for o in option_rows(row.config)]
+        rows += [(name, kernel, o.name, o.legal, o.doc) for kernel, o in own]
+    console.table(("strategy", "kernel", "option", "values", "meaning"), rows)
 
 
 def _suites() -> None:

@@ -65,6 +65,7 @@ def _hint(dim: str, own: Sequence[str]) -> str:
     outputs = SPATIAL[len(own) - 1].output
     if dim in outputs:
         return f"it follows from `{own[1 + outputs.index(dim)]}`, which can"
-    if habits.plain(dim) in own:
-        return f"did you mean `{habits.plain(dim)}`?"
+    plain = habits.plain(dim)
+    if (meant := plain if plain in own else habits.DIMS["x"].get(plain)) in own:
+        return f"did you mean `{meant}`?"
     return f"{listing(own, 'and')} can; the plan is made for these channels and this filter"

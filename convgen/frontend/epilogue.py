@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from convgen import habits
 from convgen.diagnostics import Report, did_you_mean, listing
 from convgen.frontend import ast
+from convgen.frontend.dims import ROLE_DIMS
 from convgen.frontend.geometry import Geometry
 from convgen.frontend.names import ARGUMENTS, Names
 from convgen.frontend.operators import OPERATORS, Operator
@@ -154,7 +155,9 @@ def tensor(declared: ast.Tensor, role: str, like: Like, sizes: Sizes, report: Re
         at = dim.name.text
         extent = extents.get(at)
         written = sizes.evaluate(dim.extent) if dim.extent else None
-        if at not in extents and like.sure:
+        if at in ROLE_DIMS.get(like.role, ()) and at not in extents and extents and not any(extents.values()):
+            pass  # extents that disagree are reported, of which this may be one
+        elif at not in extents and like.sure:
             have = f"are {listing(tuple(extents), 'and')}" if extents else "are none"
             hint = habits.did_you_mean(at, extents, habits.DIMS[like.role])
             whose = f"{article} {role} has dims of {like.shown}" if like.shown else "a sum has dims of"
@@ -336,6 +339,8 @@ class Body:
             return ir.OperandRef(e.name)
         if e.name in self._locals:
             return ir.LocalRef(e.name)
+        if sum(a.name.text == e.name for a in self._setting.body) > 1 and e.name in self._tensors:
+            return None  # it is assigned twice, which is reported
         if (lost := self._setting.lost) is not None and (e.name in self._tensors or lost & {e.name, ast.ANY}):
             return None  # it may be one that is lost, or assigned to a sum that is
         known = {*self._given, *self._operands, *self._locals}

@@ -107,7 +107,8 @@ class Solver:
     def _mentioned(self) -> list[str]:
         """Names that imply a rank."""
         names = [d.name.text for t in self._tensors.values() for d in t.dims]
-        names += [a.name.text for s in self._conv.all(ast.AxesSetting) for a in s.axes]
+        axes = [a.name.text for s in self._conv.all(ast.AxesSetting) for a in s.axes]
+        names += [name for name in axes if name in SPATIAL[3].input]
         names += [n.text for s in self._conv.all(ast.LoweredSetting) for axis in s.axes for n in axis]
         return names
 
@@ -154,18 +155,23 @@ class Solver:
                 unknown_dim(role, tensor.name, dim.name, self._rank, self._report)
                 self._unclear = True
             elif name in found:
-                self._report.error("E204", f"`{tensor.name.text}` has the dim `{name}` twice", dim.name.span)
+                lacking = [d for d in self._own(role) if tensor.dim(d) is None]
+                hint = f"did you mean `{lacking[0]}`?" if len(lacking) == 1 else None
+                self._report.error("E204", f"`{tensor.name.text}` has the dim `{name}` twice", dim.name.span, hint)
             else:
                 value = self._extent(dim)
                 let = dim.extent is None
                 found[name] = None if value is None else _Stated(value, tensor.name.text, name, dim.span, True, let)
-        own = getattr(self._spatial, SETTING_OF[role])
         optional = ("c", "k") if self._lowers and role == "w" else ()
-        for name in ("n", "c", "k", *own):
-            if name in ROLE_DIMS[role] and name not in found:
+        for name in self._own(role):
+            if name not in found:
                 lacks = _Stated(1, tensor.name.text, name, tensor.name.span, False)
                 found[name] = lacks if tensor.sure and name not in optional else None
         return found
+
+    def _own(self, role: str) -> list[str]:
+        """The dims that the tensor of a role may have, at this rank."""
+        return [d for d in ("n", "c", "k", *getattr(self._spatial, SETTING_OF[role])) if d in ROLE_DIMS[role]]
 
     def _extent(self, dim: ast.Dim) -> int | None:
         """The extent that a dim states: written, or a let of its name."""
@@ -195,6 +201,11 @@ class Solver:
         if setting and setting.everywhere:
             found = dict.fromkeys(found, self._amount(keyword, setting.everywhere))
         seen, unknown = set[str](), list[str]()
+        if setting and (by_axis := padding.by_side(setting, self._evaluate)):
+            self._unclear = True
+            fault = setting.axes[0].name
+            self._report.error("E203", f"`pad` has no axis named `{fault.text}`", fault.span, f"write `{by_axis}`")
+            return None
         for axis in setting.axes if setting else ():
             name = axis.name.text
             if name not in found:
@@ -268,9 +279,9 @@ class Solver:
                 self._disagree(other, said[0])
         return said[0].value if said else None
 
-    def _disagree(self, one: _Stated, other: _Stated) -> None:
+    def _disagree(self, one: _Stated, other: _Stated, hint: str | None = None) -> None:
         lacking = next((s for s in (one, other) if not s.written), None)
-        hint = f"give `{lacking.tensor}` the dim `{lacking.dim}`" if lacking else None
+        hint = f"give `{lacking.tensor}` the dim `{lacking.dim}`" if lacking else hint
         if by_let := next((s for s in (one, other) if s.let), None):
             hint = hint or f"`{by_let.dim}` alone in `{by_let.tensor}` is the `let {by_let.dim}`"
         self._report.error("E208", f"{one}, but {other}", (lacking or one).span, hint)
@@ -280,7 +291,9 @@ class Solver:
         every, one = self._get(role, name), self._get("w", name)
         if every and one and one.value * groups != every.value and every.value % groups == 0:
             if groups == 1:
-                self._disagree(one, every)
+                fewer = one.written and every.value % one.value == 0 and "groups" not in self._conv.lost
+                by_groups = f"write `c={every.value}` in `{one.tensor}`, or `groups {every.value // one.value}`"
+                self._disagree(one, every, by_groups if fewer else None)
             else:
                 message = f"{one}, which makes {one.value * groups} with {groups} groups, but {every}"
                 hint = (
@@ -296,7 +309,9 @@ class Solver:
         setting = self._conv.first(ast.GroupsSetting)
         for name, value in channels.items():
             if setting and value and value % groups:
-                self._report.error("E210", f"{groups} groups do not divide {name}={value}", setting.span)
+                hint = f"{name} counts the channels of all groups: {name}={groups} has one in each"
+                message = f"{groups} groups do not divide {name}={value}"
+                self._report.error("E210", message, setting.span, hint if value < groups else None)
 
     def _infers_input(self, stride: int) -> bool:
         """Whether an input extent follows from the output's."""

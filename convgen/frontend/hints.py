@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 
@@ -23,9 +24,8 @@ from convgen.frontend.expression_hints import (
 )  # fmt: skip
 from convgen.frontend.operators import OPERATORS
 from convgen.frontend.place import Place
+from convgen.frontend.sign_hints import bracket, listed, separated, sign
 from convgen.frontend.size_hints import (
-    CHANNEL_SLICE,
-    LAYOUTS,
     any_size,
     axes,
     by_x,
@@ -46,7 +46,8 @@ def explain_stray(place: Place) -> tuple[str, Span, str | None]:
 def _stray_hint(place: Place) -> str | None:
     word = place.word
     if word.type == COMMENT:
-        return wording.COMMENT_HINT
+        in_size = place.keyword == "let" and word == "//" and not place.begins_line
+        return f"{wording.COMMENT_HINT}; a whole division is `/`" if in_size else wording.COMMENT_HINT
     if hint := _parts_of_name(place) or _point(place):
         return hint
     if word == ";" and {"COMMA", "RSQB"} <= place.kinds:
@@ -119,7 +120,8 @@ def _comment(place: Place) -> str | None:
 def _only_one(place: Place) -> str | None:
     """A second target, or a second strategy, behind the first one: `target sm_90a sm_80`."""
     first = place.words[place.at - 2].type if place.at > 1 else ""
-    if place.begins_line or first not in ("TARGET", "STRATEGY") or (first == "STRATEGY" and place.word != ","):
+    kinds = ("COMMA", "NAME") if first == "TARGET" else ("COMMA",)
+    if place.begins_line or first not in ("TARGET", "STRATEGY") or place.word.type not in kinds:
         return None
     return f"a conv has one {first.lower()}, which `--{first.lower()}` overrides"
 
@@ -138,7 +140,10 @@ def _setting(place: Place) -> str | None:
     if (no_setting := habits.NO_SETTINGS.get(habits.plain(word))) and not place.is_assigned:
         return no_setting
     if keyword := place.keyword_meant:
-        return f"did you mean `{keyword}`?"
+        is_signed = place.after is not None and place.after.type in ("ASSIGN", "COLON")
+        value = place.rest_of_line(2).strip("\"'")
+        is_value = is_signed and value and keyword not in _NAMES and habits.plain(value) not in habits.PADDINGS
+        return f"write `{keyword} {value}`" if is_value else f"did you mean `{keyword}`?"
     if one := _only_one(place):
         return one
     if place.keyword == "strategy" and not place.begins_line and place.before is not None:
@@ -173,10 +178,11 @@ def _statement(place: Place) -> str | None:
         return f"`{word}` belongs in a conv block: `conv NAME {{ {word} ... }}`"
     if word.type == "RBRACE":
         return "this brace closes nothing"
-    if word.type == "NAME":
-        keyword = place.keyword_meant
-        return f"did you mean `{keyword}`?" if keyword else "a file has `let NAME = SIZE` and `conv NAME { ... }`"
-    return None
+    if word.type == "NAME" and place.opens_block:
+        return f"a block begins with `conv`: `conv {word} {{ ... }}`"
+    if word.type == "NAME" and (keyword := place.keyword_meant):
+        return f"did you mean `{keyword}`?"
+    return "a file has `let NAME = SIZE` and `conv NAME { ... }`" if word.type in ("NAME", "LBRACE", "LSQB") else None
 
 
 def _keyword(place: Place) -> str | None:
@@ -258,8 +264,10 @@ def _name(place: Place) -> str | None:
     """No name where one is given, or a number in one word with letters."""
     before = place.before
     if place.kinds == {"NAME"} and before is not None and before.type in ("CONV", "LET"):
-        if place.word.type == "LBRACE":
+        if place.word.type in ("LBRACE", "COLON"):
             return "write `conv NAME { ... }`"
+        if place.word[:1].isalpha() and (name := re.sub(r"[^A-Za-z0-9]+", "_", place.word)).isidentifier():
+            return f"names consist of letters, digits and _: write `{name}`"
         return "a name consists of ASCII letters, digits and _, and does not start with a digit"
     if before is not None and before.type == "TARGET" and place.word.type in (MIXED, "INT", "FLOAT"):
         return "a target has a name, such as `sm_90a`"
@@ -269,7 +277,7 @@ def _name(place: Place) -> str | None:
     if place.word.type != MIXED:
         return None
     word = place.word.lower()
-    if "INT" in place.kinds and (digits := word.replace("_", "")).isdigit():
+    if "INT" in place.kinds and (digits := re.sub("_|px$|pixels?$", "", word)).isdigit():
         return f"write `{digits}`"
     if word[-1] == "e" and word[:-1].replace(".", "", 1).isdigit():
         return f"an exponent has digits: `{word}-3`"
@@ -311,47 +319,6 @@ def _options(place: Place) -> str | None:
     return None
 
 
-def _list(place: Place) -> str | None:
-    """Statements and names joined by signs, or not."""
-    word, before = place.word, place.before
-    if place.is_setting and word.type == "COMMA":
-        return _only_one(place) or "settings stand without commas between them"
-    if "LET" in place.kinds and word.type in ("COMMA", "ASSIGN"):
-        is_number = word.type == "COMMA" and place.after is not None and place.after.type == "INT"
-        return "a `let` has one value" if is_number else "write a `let` for each name"
-    if place.kinds == {"COLON"} and word.type == "COMMA" and place.after is not None and place.after.type == "NAME":
-        return "declare each tensor by itself"
-    if "COMMA" in place.kinds and "RSQB" in place.kinds and word == "at":
-        return CHANNEL_SLICE
-    if "COMMA" in place.kinds and "RSQB" in place.kinds and word.type in ("NAME", "INT"):
-        return "separate dims by commas" + (", or close the `[`" if place.begins_line else "")
-    if word.type == "RPAR" and before is not None and before.type == "COMMA" and place.keyword in wording.AXES:
-        return f"write both sides, or one number: `{wording.AXES[place.keyword]}`"
-    if before is not None and before.type == "COMMA" and word.type in ("RSQB", "RPAR", "COMMA"):
-        return "remove one of the commas" if word.type == "COMMA" else "remove the last comma"
-    return None
-
-
-#: What a bracket closes.
-_OPENING = {"RPAR": "(", "RSQB": "["}
-
-
-def _bracket(place: Place) -> str | None:
-    """Braces and parentheses that are missing, or too many."""
-    before, word = place.before, place.word
-    is_closing = word.type in _OPENING
-    if bracket := place.bracket_meant:
-        kind, sign = bracket
-        return f"a `{_OPENING[kind]}` is closed by `{sign}`"
-    if is_closing and not place.is_open(word):
-        return f"this `{word}` closes nothing"
-    if place.kinds == {"LBRACE"} and before is not None:
-        return f"put the block in braces: `{place.keyword} {'' if before == place.keyword else f'{before} '}{{ ... }}`"
-    if not (place.begins_line or is_closing or word.type == "RBRACE"):
-        return None
-    return next((f"a `{opening}` is not closed" for kind, opening in _OPENING.items() if kind in place.kinds), None)
-
-
 def _let(place: Place) -> str | None:
     """A `let` with something between its name and its value, or without one of them."""
     word, before = place.word, place.before
@@ -368,31 +335,8 @@ def _let(place: Place) -> str | None:
     return f"write `let {before} = {value}`"
 
 
-def _sign(place: Place) -> str | None:
-    """A sign that is missing or another one, in a tensor."""
-    word, before = place.word, place.before
-    if before is None:
-        return None
-    if word.type == "PLUS" and "INT" in place.kinds:
-        return "leave the sign out"
-    if place.kinds == {"COLON"} and before in TENSOR_DTYPES and word.type == "LSQB":
-        return f"write a name before the type: `x: {before}[...]`"
-    if place.kinds == {"COLON"} and before in {*TENSOR_DTYPES, *habits.TYPES} and word not in TENSOR_DTYPES:
-        return f"the name goes before the type: `{word}: {before}[...]`"
-    if place.kinds == {"COLON"}:
-        known = word if word in TENSOR_DTYPES else habits.meant(word, TENSOR_DTYPES, habits.TYPES)
-        return f"write a tensor as `{before}: {'f16' if place.begins_line or not known else known}[...]`"
-    dims = ", ".join(LAYOUTS.get(place.keyword, LAYOUTS["input"])[4])
-    if before.type == "COLON" and word.type == "LSQB":
-        return f"put the element type before the dims: `{place.words[place.at - 2]}: f16[{dims}]`"
-    if place.kinds == {"LSQB"}:
-        setting = habits.NO_SETTINGS.get(habits.plain(word)) if len(word) > 1 else None  # a letter is a dim
-        return setting or f"put the dims in brackets: `{before}[{dims}]`"
-    return None
-
-
 _RULES: tuple[Callable[[Place], str | None], ...] = (
-    function, _comment, power, division, comparison, _slice, _setting, _statement, operand, _keyword,
+    separated, function, _comment, power, division, comparison, _slice, _setting, _statement, operand, _keyword,
     _assigned_setting, argument, assignment, _parts_of_name, axes, _options, positional, _name, index, channels, extent,
-    _list, _bracket, _let, _sign,
+    _only_one, listed, bracket, _let, sign,
 )  # fmt: skip

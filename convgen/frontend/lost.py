@@ -21,8 +21,7 @@ from convgen.frontend.place import setting_meant
 
 #: Settings with braces, with brackets, and with neither.
 _BLOCKS = frozenset({"prologue", "epilogue", "strategy"})
-_TENSORS = frozenset({"input", "filter", "output", "lowered"})
-_PLAIN = frozenset({*wording.SETTINGS, *wording.CONTEXTUAL}) - _BLOCKS - _TENSORS
+_PLAIN = frozenset({*wording.SETTINGS, *wording.CONTEXTUAL}) - _BLOCKS - wording.TENSORS
 #: What begins a statement, wherever it stands.
 _BEGINNING = wording.SETTING_KINDS | {"LET", "CONV", "OPERAND"}
 
@@ -57,7 +56,7 @@ class Region:
             return frozenset()
         signs = {word.type for word in self.words}
         plain = _PLAIN if OPERATORS.keys() & set(self.words) else _PLAIN - {"op"}
-        return _BLOCKS if "LBRACE" in signs else _TENSORS if "LSQB" in signs else plain
+        return _BLOCKS if "LBRACE" in signs else wording.TENSORS if "LSQB" in signs else plain
 
     @property
     def keywords(self) -> frozenset[str]:

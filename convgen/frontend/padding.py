@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from convgen import habits
@@ -45,10 +45,33 @@ def filled(setting: ast.AxesSetting | None, report: Report) -> Padding | None:
     if name in tuple(Padding):
         return Padding(name)
     symmetric = _NOT_SYMMETRIC if habits.plain(name) == _SYMMETRIC else None
-    hint = symmetric or habits.did_you_mean(name, tuple(Padding), habits.FILLS)
+    hint = symmetric or habits.NO_SETTINGS.get(habits.plain(name))
+    hint = hint or habits.did_you_mean(name, tuple(Padding), habits.FILLS)
     hint = hint or f"it is made of {listing(tuple(Padding))}"
     report.error("E216", f"no padding is made of `{name}`", setting.fill.span, hint)
     return None
+
+
+#: The axis and the end of it that a side is, by the names of other libraries.
+_SIDES = {
+    "front": ("d", 0), "back": ("d", 1), "top": ("h", 0), "bottom": ("h", 1), "left": ("w", 0), "right": ("w", 1),
+}  # fmt: skip
+_SIDES |= {name[0]: side for name, side in _SIDES.items() if name not in ("front", "back")}
+
+
+def by_side(setting: ast.AxesSetting, evaluate: Callable[[ast.Expr], int | None]) -> str:
+    """The setting, by axis, for one by sides: `pad top=1 left=1`; nothing for any other."""
+    sides = [_SIDES.get(habits.plain(axis.name.text)) for axis in setting.axes]
+    few = len(sides) == 1 and len(setting.axes[0].name.text) == 1  # `r` alone may be the filter's
+    if setting.keyword.text != "pad" or not sides or not all(sides) or few:
+        return ""
+    amounts: dict[str, tuple[int, int]] = {}
+    for side, axis in zip(sides, setting.axes, strict=True):
+        assert side
+        low, high = amounts.get(side[0], (0, 0))
+        amount = evaluate(axis.amount.low) or 0
+        amounts[side[0]] = (low, amount) if side[1] else (amount, high)
+    return _written({dim: amounts[dim] for dim in "dhw" if dim in amounts}, by_axis=True)
 
 
 def check_type(fill: Padding, dtype: str, span: Span, report: Report) -> None:
@@ -80,9 +103,9 @@ def _hint(name: str, axes: Sequence[Axis]) -> str:
     return f"for {rule.doc}, write `{_written(amounts)}`"
 
 
-def _written(amounts: Mapping[str, tuple[int, int]]) -> str:
+def _written(amounts: Mapping[str, tuple[int, int]], by_axis: bool = False) -> str:
     """The setting."""
     texts = {dim: str(low) if low == high else f"({low}, {high})" for dim, (low, high) in amounts.items()}
-    if len(set(texts.values())) == 1:
+    if len(set(texts.values())) == 1 and not by_axis:
         return f"pad {next(iter(texts.values()))}"
     return "pad " + " ".join(f"{dim}={text}" for dim, text in texts.items())

@@ -20,7 +20,7 @@ from convgen.frontend.build import Build, span_of
 from convgen.frontend.dims import DYNAMIC_DIMS
 from convgen.frontend.lost import Region
 from convgen.frontend.operators import OPERATORS
-from convgen.frontend.place import Place
+from convgen.frontend.place import Place, setting_meant
 from convgen.frontend.tokens import COMMENT, END, MIXED, STRAY, grammar, meant, tokens
 from convgen.ir.problem import Padding
 
@@ -66,12 +66,12 @@ class _Parse:
             if self._begins_unseen(at, keyword):
                 at, keyword = self._behind_fault(at, unseen=True), ""
                 continue
-            keyword = word.value if word.value in wording.KEYWORDS or word.type == "DYNAMIC" else keyword
             try:
                 tree = self._parser.feed_token(word)
             except UnexpectedToken:
                 at = self._behind_fault(at)
                 continue
+            keyword = word.value if word.value in wording.KEYWORDS or word.type == "DYNAMIC" else keyword
             if word.type == END:
                 return self._spec(tree)
             at += 1
@@ -103,9 +103,11 @@ class _Parse:
         place = Place(self._words, at, frozenset(), ())
         if place.before == "[" and place.begins_line and place.is_assigned and not place.is_closed:
             return True
-        fill = place.word in _FILLS or habits.meant(place.word, tuple(Padding), habits.FILLS)
+        other_name = habits.plain(place.word) in habits.SETTINGS
+        fill = place.word in _FILLS or (not other_name and habits.meant(place.word, tuple(Padding), habits.FILLS))
         alone = place.begins_line and (place.ends_line or place.word in OPERATORS) and not place.is_assigned
-        another = place.is_followed_by_value or alone
+        meant = place.begins_line and place.is_assigned and setting_meant(place.word) is not None
+        another = place.is_followed_by_value or alone or meant
         if keyword == "pad" and place.is_behind_value and another and not fill:
             return True
         opens = place.opens_block and keyword != "strategy"
@@ -113,7 +115,6 @@ class _Parse:
             return False
         if keyword == "dynamic" and place.word in DYNAMIC_DIMS:
             return False
-        other_name = habits.plain(place.word) in habits.SETTINGS
         operator = place.word in OPERATORS or habits.meant(place.word, OPERATORS, habits.OPS)
         return keyword != "op" or other_name or not operator
 
@@ -134,6 +135,11 @@ class _Parse:
         word = self._words[at]
         if place.is_let_in_block:
             return self._let_in_block(at, place)
+        if place.is_input_of_epilogue:
+            written = f"write `operand {place.rest_of_line()}`"
+            self._report.error("E002", "a tensor that an epilogue reads is an operand", span_of(word), written)
+            self._words[at] = Token.new_borrow_pos("OPERAND", "operand", word)
+            return at
         if "RBRACE" in place.kinds and place.is_behind_block:
             message = f"`{{` is not closed: expected `}}` before {wording.found(word)}"
             message += f" in line {word.line}" if word.type != END else ""
@@ -149,6 +155,8 @@ class _Parse:
         resume = at + 2 if place.is_operand_of_block else at + place.is_keyword_as_name
         mended = self._mend(at, place)
         said = (span.line, (hint or str(word)) if is_stray else mended or str(word))
+        if mended and place.is_keyword_for_name:
+            said = (0, mended)  # a name that is declared is also read
         if said not in self._said:
             self._report.error("E001" if is_stray else "E002", message, span, hint)
         if mended or is_stray:
@@ -183,8 +191,8 @@ class _Parse:
                 return f"{place.word} as {' '.join(replaced)}"
         if place.is_setting and (keyword := place.keyword_meant) and words[at + 1].type in ("ASSIGN", "COLON"):
             named = Token.new_borrow_pos(keyword.upper(), keyword, place.word)
-            if self._goes_on([named, *self._ahead(at + 2)]):  # the sign is the next fault
-                words[at] = named
+            if self._goes_on([named, *self._ahead(at + 2)]):
+                words[at : at + 1 + (keyword not in wording.TENSORS)] = [named]  # a tensor's sign is the next fault
                 return f"{place.word} as {keyword}"
         for kind, text in _FORGOTTEN.items():
             sign = self._made(kind, text, at)
@@ -324,7 +332,7 @@ class _Parse:
         """The header of a conv block, made from words that do not form one, for the block that begins at a place."""
         conv = next(i for i, w in enumerate(words) if w.type == "CONV")
         named = [w for w in words[conv + 1 :] if w.type != "STRAY"] or words[conv : conv + 1]
-        made = [words[conv], Token.new_borrow_pos("NAME", "".join(named)[:32], named[0])]
+        made = [words[conv], Token.new_borrow_pos("NAME", named[0][:32], named[0])]
         return made if self._words[at].type == "LBRACE" else [*made, self._made("LBRACE", "{", at)]
 
     def _drop(self) -> list[Token]:

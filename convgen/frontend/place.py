@@ -167,6 +167,14 @@ class Place:
         return self.word.column > (first.column or 0)
 
     @property
+    def is_input_of_epilogue(self) -> bool:
+        """Whether an operand is declared as an input: in an epilogue that is closed where it should be."""
+        if self.word.type != "INPUT" or not self.in_epilogue:
+            return False
+        signs = Counter(w.type for w in takewhile(lambda w: w.type not in ("CONV", END), self.words[self.at :]))
+        return signs["RBRACE"] == signs["LBRACE"] + len(self.braces)
+
+    @property
     def in_epilogue(self) -> bool:
         """Whether the innermost block that is open is an epilogue, or a prologue."""
         at = next((i for i, w in enumerate(self.words) if self.braces and w is self.braces[-1]), 0)

@@ -49,8 +49,11 @@ def positional(place: Place) -> str | None:
 
 
 def _named(dims: Sequence[str], extents: Sequence[str]) -> str:
+    planes = len(extents) == len(dims) == 4 and extents[2] == extents[3] and extents[1] != extents[2]
+    if planes:  # as PyTorch writes shapes
+        dims = (dims[0], dims[3], *dims[1:3])
     shown = ", ".join(map("{}={}".format, dims, extents))
-    return f"name each extent: `[{shown}]`"
+    return f"name each extent{', in the order of memory' * planes}: `[{shown}]`"
 
 
 def by_x(word: Token) -> list[str]:
@@ -62,6 +65,9 @@ def _by_axis(keyword: str, sizes: Sequence[str], axes: Sequence[str] = ()) -> st
     """How amounts are written, of the last axes where none are named."""
     if len(sizes) == 1 and not axes:
         return f"write `{keyword} {sizes[0]}`"
+    if keyword == "pad" and len(sizes) == 4 and not axes:  # in an order that differs from library to library
+        low, high = (sizes[0], sizes[0]) if len({*sizes}) == 1 else ("LOW", "HIGH")
+        return f"write both ends of each axis: `pad h=({low}, {high}) w=({low}, {high})`"
     axes = axes or "dhw"[-len(sizes) :]
     if len(axes) != len(sizes) or not set(axes) <= set("dhw"):
         return f"write a value per axis as `{wording.AXES[keyword]}`"
@@ -77,6 +83,20 @@ def listed_by_axis(place: Place, at: int) -> str:
     return _by_axis(place.keyword, *([word for word in listed if word.type == kind] for kind in ("INT", "NAME")))
 
 
+def _listed_amounts(place: Place) -> str | None:
+    """How amounts are written that stand in parentheses, or with commas between them: `pad (h=1, w=1)`, `pad 1, 1`."""
+    start = next(i for i in range(place.at, -1, -1) if place.words[i] == place.keyword) + 1
+    line = [*takewhile(lambda w: w.line == place.word.line, place.words[start:])]
+    listed = [*takewhile(lambda w: w.type in ("LPAR", "INT", "NAME", "ASSIGN", "COMMA"), line)]
+    sizes, names = ([w for w in listed if w.type == kind] for kind in ("INT", "NAME"))
+    if place.word.type not in ("COMMA", "ASSIGN") or len(sizes) < 2:
+        return None
+    assigned = sum(w.type == "ASSIGN" for w in listed)
+    if not len(names) == assigned == len(sizes) * bool(names) or not {*names} <= {*"dhw"}:
+        return None
+    return _by_axis(place.keyword, sizes, names)
+
+
 def axes(place: Place) -> str | None:
     """Amounts of stride, pad and dilation, one behind the other."""
     word, before = place.word, place.before
@@ -84,6 +104,8 @@ def axes(place: Place) -> str | None:
         return None
     if word.type == "INT" and before in _FILLS and place.words[place.at - 2].type == "PAD":
         return f"say first how much: `pad {word} {before}`"
+    if not place.begins_line and (amounts := _listed_amounts(place)):
+        return amounts
     if word.type in ("INT", "COMMA") and not place.begins_line:
         return f"one value for all axes, or one per axis: `{wording.AXES[place.keyword]}`"
     if word.type in ("LSQB", "LBRACE"):

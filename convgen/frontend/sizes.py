@@ -68,7 +68,8 @@ class Sizes:
             use = dim if dim == name else f"{dim}={name}"
             is_dim = "is a dim" if dim == name else f"is dim `{dim}`"
             where = f"`{name}` {is_dim} of the {SETTING_OF[role]}"
-            return f"{where}: for a define to set it, write `let {name} = {value}` and `{use}` there"
+            hint = f"{where}: for a define to set it, write `let {name} = {value}` and `{use}` there"
+            return hint + f"; the file's lets are {listing(sorted(self._declared), 'and')}" * bool(self._declared)
         if instead := habits.NO_SETTINGS.get(habits.plain(name)):
             return instead
         if self._declared:

@@ -14,6 +14,8 @@ SETTINGS = (
     "input", "filter", "output", "lowered", "stride", "pad", "dilation",
     "groups", "accumulate", "epilogue", "op", "strategy", "target",
 )  # fmt: skip
+#: Settings that declare the tensors of a convolution.
+TENSORS = frozenset({"input", "filter", "output", "lowered"})
 KEYWORDS = (*SETTINGS, "let", "conv", "operand")
 #: Settings whose words are names elsewhere, each with how it is written.
 CONTEXTUAL = {

@@ -15,10 +15,16 @@ if TYPE_CHECKING:
     from convgen.targets import Target
 
 
+#: What to do about a convolution that is too large for every strategy.
+_SMALLER = "take fewer images, smaller ones, or fewer channels"
+
+
 def diagnostics(error: CannotServe, request: Request, target: Target) -> list[Diagnostic]:
     """Obstacles as diagnostics that point at the option, the strategy or the conv that is to blame.
 
     What several strategies say is said once; the last that no option of the spec is to blame for tells who serves.
+    What the last strategy says alone is all that is said where `auto` asked for every one: it serves whatever is not
+    too large.
     """
     spans = request.spans
     stated = _states(request.strategy, error)  # else another was asked for, and the spec's is not to blame
@@ -27,6 +33,10 @@ def diagnostics(error: CannotServe, request: Request, target: Target) -> list[Di
     for name, obstacles in error.obstacles.items():
         for o in obstacles:
             names.setdefault(o, []).append(name)
+    *_, last = error.obstacles
+    if stated and request.strategy == "auto" and all(names[o] == [last] for o in error.obstacles[last]):
+        message = f"no strategy serves {request.problem.name}: {error.obstacles[last][0].message}"
+        return [Diagnostic("E401", message, whole, _SMALLER)]
     hints = {o: _own_hint(o, by[0], request, target) for o, by in names.items()}
     general = [o for o, hint in hints.items() if not _is_of_options(o, hint, request.options)]
     if general:

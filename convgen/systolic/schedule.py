@@ -76,9 +76,10 @@ def check_tiles(shape: Shape, machine: Machine, tiles: int) -> int:
     """The number itself.  Raises UsageError where so many taps cannot be merged."""
     most = max(1, min(machine.array // shape.c, math.prod(shape.filter)))
     if not 1 <= tiles <= most:
+        possible = f"1 to {most} are possible" if most > 1 else "only 1 is possible"
         raise UsageError(
-            f"tiles {tiles}: 1 to {most} are possible, for {shape.c} channels and {math.prod(shape.filter)} taps on "
-            f"{machine.array} rows\nhint: `auto` takes what each layer has room for"
+            f"tiles {tiles}: {possible}, for {shape.c} channels and {math.prod(shape.filter)} taps on {machine.array} "
+            f"rows\nhint: `auto` takes what each layer has room for"
         )
     return tiles
 

@@ -244,9 +244,8 @@ def test_the_page_of_strategies(golden):
         "# Strategies and their options",
         "`auto` takes the fastest measured configuration ([tuning](tuning.md)), or else the one that the cost models, "
         "and\n[measurements of other layers](decisions/correction.md), expect to be fastest, of those that can serve "
-        "the convolution; `convgen explain` says which can, and\n"
-        f"why the others cannot. It leaves out {listing(strategies.BY_NAME, 'and')}, whose rounding differs from that "
-        "of sums of\nproducts: a spec has to name it.",
+        "the convolution;\n`convgen explain` says which can, and why the others cannot. It leaves out "
+        f"{listing(strategies.BY_NAME, 'and')}, which has larger rounding errors:\na spec has to name it.",
         "No option is required: those that you leave out are chosen by the tuning database or cost models.\n"
         "`tile.m` is written `tile m=128`. Each kernel has [a page with a picture](kernels/README.md); terms are in\n"
         "[the glossary](glossary.md).",

@@ -21,6 +21,8 @@ from convgen.cli import COMMANDS, console, doctor, main
 from convgen.cli.completion import SHELLS
 from convgen.cli.init import QUESTIONS
 from convgen.kernels import strategies
+from convgen.kernels.config import option_rows
+from convgen.kernels.registry import kernels_of
 from convgen.targets import TARGETS
 
 REQUIRED = ["--size", "10x10", "-c", "16", "-k", "32"]
@@ -104,7 +106,7 @@ def test_a_bias_has_a_value_for_each_output_channel(op, dim, layout):
         ([*REQUIRED, "--window", "20", "--pad", "0"], "the window is 20, but h + padding = 10"),
         ([*REQUIRED, "--dtype", "s32"], "unknown 's32'\nhint: "),
         (["--size", "50000x50000", "-c", "16", "-k", "32"],
-         "no strategy serves it: direct cannot serve layer: 640000000000 outputs are more than a grid of 2147483647"),
+         "no strategy serves layer: 640000000000 outputs are more than a grid of 2147483647"),
     ],
 )  # fmt: skip
 def test_init_refuses_and_writes_nothing(arguments, said, capsys, monkeypatch):
@@ -220,11 +222,15 @@ def test_a_narrow_terminal_leaves_no_letter_out(monkeypatch):
 
 def test_list_shows_the_options_of_a_strategy(capsys):
     assert main(["list", "options", "tma_im2col"]) == 0
-    rows = capsys.readouterr().out.splitlines()[1:]
-    assert [row.split()[1] for row in rows] == [o.name for o in strategies.load("tma_im2col").options]
+    head, first, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["strategy", "kernel", "option", "values", "meaning"] and first.split()[1] == "kernel"
+    own = [(row.name, o.name) for row in kernels_of("tma_im2col") for o in option_rows(row.config)]
+    assert [tuple(row.split()[1:3]) for row in rows] == own
     assert main(["list", "options"]) == 0
+    several = [s for s in strategies.load_all() if len(kernels_of(s)) > 1]
+    every_own = [o for s in strategies.load_all() for row in kernels_of(s) for o in option_rows(row.config)]
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(several) + len(every_own)
     every = [(s.name, o.name, o.doc) for s in strategies.load_all().values() for o in s.options]
-    assert len(capsys.readouterr().out.splitlines()) == len(every) + 1
     repeated = [row for row in every if len(set(parts := row[2].split("; "))) < len(parts)]
     assert not repeated  # of options that several kernels have
 

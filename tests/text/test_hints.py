@@ -6,7 +6,9 @@ import pytest
 
 from convgen import frontend
 from convgen.diagnostics import SpecError
+from convgen.driver import check_served, load
 from convgen.kernels import strategies
+from convgen.spec import Spec
 from convgen.targets import TARGETS
 
 #: A block that is right; each case below changes a line of it.
@@ -54,7 +56,32 @@ def errors(text: str) -> list[str]:
         ("pad", "1x1", "write a value per axis: `pad h=1 w=1`", "h=1 w=1"),
         ("pad", "h:1 w:1", "write `h=1`", "h=1 w=1"),
         ("pad", "h:(1, 1)", "write `h=(...)`", "h=(1, 1) w=(1, 1)"),
-        ("pad", "[1, 1, 1, 1]", "write a value per axis as `pad h=1 w=(0, 2)`", "h=(1, 1) w=(1, 1)"),
+        ("pad", "[1, 1, 1, 1]", "write both ends of each axis: `pad h=(1, 1) w=(1, 1)`", "h=(1, 1) w=(1, 1)"),
+        ("pad", "(1, 1, 1, 1)", "write both ends of each axis: `pad h=(1, 1) w=(1, 1)`", "h=(1, 1) w=(1, 1)"),
+        ("pad", "[1, 2, 1, 2]", "write both ends of each axis: `pad h=(LOW, HIGH) w=(LOW, HIGH)`", "h=(1, 2) w=(1, 2)"),
+        ("pad", "(h=1, w=2)", "write a value per axis: `pad h=1 w=2`", "h=1 w=2"),
+        ("pad", "h=1, w=2", "write a value per axis: `pad h=1 w=2`", "h=1 w=2"),
+        ("pad", "1, 1", "write a value per axis: `pad h=1 w=1`", "h=1 w=1"),
+        ("stride", "1, 1", "write a value per axis: `stride h=1 w=1`", "h=1 w=1"),
+        ("pad", "t=1 b=2 l=0 r=0", "write `pad h=(1, 2) w=0`", "h=(1, 2) w=0"),
+        ("pad", "top=1 bottom=1", "write `pad h=1`", "h=1"),
+        ("pad", "1, dilation 1", "settings stand without commas between them", "1 dilation 1"),
+        ("op", "fprop, groups 1", "settings stand without commas between them", "fprop groups 1"),
+        ("op", "fprop,", "settings stand without commas between them", "fprop"),
+        ("target", "sm_90a,", "settings stand without commas between them", "sm_90a"),
+        ("pad", "1 accumulator f32", "did you mean `accumulate`?", "1 accumulate f32"),
+        ("pad", "1px", "write `1`", "1"),
+        ("pad", "1 relu", "apply it in the epilogue: `epilogue { y = relu(acc) }`", "1"),
+        ("pad", "1\ndilations = 1", "write `dilation 1`", "1\ndilation 1"),
+        ("input", "x: f16[n][h=14][w=14][c=64]", "put all dims in one pair of brackets: `[n, h, w, c]`",
+         "x: f16[n, h=14, w=14, c=64]"),
+        ("input", "x: f16[8, 64, 14, 14]",
+         "name each extent, in the order of memory: `[n=8, c=64, h=14, w=14]`", "x: f16[n=8, h=14, w=14, c=64]"),
+        ("filter", "w: f16[k=64, r=3, r=3, c=64]", "did you mean `s`?", "w: f16[k=64, r=3, s=3, c=64]"),
+        ("filter", "w: f16[k=64, r=3, s=3, c=32]", "write `c=64` in `w`, or `groups 2`", LINES["filter"]),
+        ("pad", "1\ndynamic batch", "did you mean `n`?", "1\ndynamic n"),
+        ("pad", "1\nalpha 0.5", "write it in the epilogue: `y = 0.5 * acc + 2.0 * z`, with an `operand z`", "1"),
+        ("let n =", "8 // 2", "a comment begins with `#`; a whole division is `/`", "8 / 2"),
         ("pad", "{left=1, right=1}", "write a value per axis as `pad h=1 w=(0, 2)`", "h=1 w=(1, 1)"),
         ("pad", "[n, n]", "write a value per axis as `pad h=1 w=(0, 2)`", "h=n w=(n, n)"),
         ("pad", "0x1", "numbers are decimal, without a suffix: `16`, `0.5`, `1e-3`", "1"),
@@ -183,12 +210,64 @@ def test_an_assignment_that_is_written_as_elsewhere(written, hint, followed):
         ("operand :: f32[k]", "settings are written without `:`: `operand : f32[k]`"),
         ("operand f32[k] b", "write a name before the type: `x: f32[...]`"),
         ("operand b, c: f32[k]", "declare each tensor by itself"),
+        ("operand b: f32[k], c: f32[k]", "declare each operand by itself: `operand c: f32[k]`"),
+        ("input b: f32[k]", "write `operand b: f32[k]`"),
         ("b: f32[k]", "write `operand b: f32[k]`"),
         ("operand b: f32[n, 1, 1, k]", "dims have names; leave out those that the operand is the same along"),
     ],
 )
 def test_an_operand_that_is_written_as_elsewhere(written, hint):
     assert errors(spec(epilogue=LINES["epilogue"].replace("operand b: f32[k]", f"\n {written}\n"))) == [hint]
+
+
+@pytest.mark.parametrize(
+    ("begun", "hint"),
+    [
+        ("layer {", "a block begins with `conv`: `conv layer { ... }`"),
+        ("conv layer.1 {", "names consist of letters, digits and _: write `layer_1`"),
+        ("conv layer(x, w) {", "put the block in braces: `conv layer { ... }`"),
+        ("conv layer, other {", "put the block in braces: `conv layer { ... }`"),
+    ],
+)
+def test_a_block_that_begins_as_elsewhere_is_one_error(begun, hint):
+    assert errors(spec().replace("conv layer {", begun)) == [hint]
+
+
+@pytest.mark.parametrize("text", ['{"conv": {"input": 3}}', "[conv]\n"])
+def test_a_file_of_another_format_is_told_what_a_spec_has(text):
+    assert errors(text)[0] == "a file has `let NAME = SIZE` and `conv NAME { ... }`"
+
+
+def test_a_name_that_is_a_keyword_is_one_error_wherever_it_stands():
+    text = spec(output="output: f16[n, p, q, k]", epilogue="{ output = relu(acc) }")
+    assert errors(text) == ["`output` is a keyword; choose another name"]
+
+
+def test_a_result_that_lacks_its_channels_is_one_error():
+    assert errors(spec(output="y: f16[n, p, q]")) == ["give `y` the dim `k`"]
+
+
+def test_a_result_that_is_read_and_assigned_again_is_one_error():
+    text = spec(epilogue="{ operand b: f32[k]  y = acc  y = y + b }")
+    assert errors(text) == ["give the earlier value another name"]
+
+
+def test_a_filter_of_one_channel_in_all_groups_is_told_how_many_there_are():
+    text = spec(filter="w: f16[k=1, r=3, s=3, c=1]", pad="1\ngroups 64")
+    assert errors(text) == ["k counts the channels of all groups: k=64 has one in each"]
+
+
+def test_a_define_that_is_a_dims_other_name_names_the_lets():
+    with pytest.raises(SpecError) as error:
+        frontend.load(spec(), defines={"m": 1})
+    assert (error.value.diagnostics[0].hint or "").endswith("; the file's lets are `n`")
+
+
+def test_what_is_too_large_for_every_strategy_is_one_error():
+    with pytest.raises(SpecError) as error:
+        check_served(load(Spec(spec(strategy="auto", input="x: f16[n, h=99999, w=99999, c=64]"))))
+    (only,) = error.value.diagnostics
+    assert only.message.startswith("no strategy serves layer: ") and only.hint
 
 
 def test_a_name_of_a_file_is_no_conv_block():
