@@ -269,7 +269,9 @@ def of_convolution(
     dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
 ) -> Bare | None:  # fmt: skip
     """What aten::convolution asks for.  A transposed one without bias is the gradient of another; None where it would
-    not be."""
+    not be, or where aten refuses the bias."""
+    if bias is not None and bias.shape != (weight.shape[1] * groups if transposed else weight.shape[0],):
+        return None
     stride, padding, dilation, output_padding = of_each_axis(weight, stride, padding, dilation, output_padding)
     geometry = stride, padding, dilation, groups
     operands = [] if bias is None else [bias.view(-1, *(1,) * len(stride))]

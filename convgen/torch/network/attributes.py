@@ -6,6 +6,7 @@ the last frames of a stream, cannot be one graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -19,9 +20,13 @@ pytree = torch.utils._pytree
 _COMMON = frozenset(vars(torch.nn.Module()))
 #: Where torch.nn.LSTM and the like list their parameters, anew where one is set, as while a model is traced.
 _FLAT = frozenset({"_flat_weights", "_flat_weight_refs"})
+#: Modules of torch whose hooks make weights of others, whether they are called once or twice.
+_MAKE_WEIGHTS = ("torch.nn.utils.", "torch.nn.modules.", "torch.distributed.")
 _PLAIN = (bool, int, float, str)
-#: Calls whose results are looked at: a window of frames may have to fill first.
-_LATER_CALLS = 4
+#: Calls whose results are looked at, and of models that read what they set: a window of frames may have to fill first.
+_LATER_CALLS, _MANY_CALLS = 4, 40
+#: Of the largest value that they are given: what is counted may drown in large ones, and a ReLU drops small ones.
+_SCALES = (0.5, 8.0)
 #: Results that differ by more, relative to their size, differ by more than rounding.
 _TOLERANCE = 1e-2
 
@@ -31,43 +36,86 @@ class MakesLayers(RuntimeError):
 
 
 class Watched:
-    """Within, the next call of a model tells which attributes it sets, `names`, children of modules among them, and
-    whether it `makes_layers`."""
+    """Within, the next call of a model tells which attributes it sets, `names`, children of modules among them, which
+    parameters and buffers it puts in the place of others, `registered`, and whether it `makes_layers`."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self.names: list[str] = []
+        self.registered: list[str] = []
         self.makes_layers = False
 
     def __enter__(self) -> Watched:
         before, known = _attributes(self._model), {*modules_of(self._model).values()}
+        tensors: dict[str, Any] = {}
+
+        def begin(*_: Any) -> None:  # while a model is exported it has fake ones
+            tensors.update(_registered(self._model))
 
         def look(*_: Any) -> None:  # what is called may be torch.export's proxy of the model, with others of its layers
             after = _attributes(self._model)
             self.names = [name for name, values in after.items() if not _same(values, before.get(name))]
+            now = _registered(self._model)
+            self.registered = [name for name, value in now.items() if tensors.get(name, now) is not value]
             self.makes_layers = any(module._parameters for module in {*modules_of(self._model).values()} - known)
 
-        self._hook = self._model.register_forward_hook(look)
+        self._hooks = (
+            self._model.register_forward_pre_hook(begin, prepend=True), self._model.register_forward_hook(look)
+        )  # fmt: skip
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
 
 
-def remembers(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether calls change the results of later ones, of arguments of other values, or nobody can tell.  The model, its
-    arguments and the state of random numbers stay as they are."""
+def remembers(model: Any, names: Collection[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether calls, which set attributes of these names, change the results of later ones, of arguments of other
+    values, or nobody can tell.  The model, its arguments and the state of random numbers stay as they are."""
     try:
-        used, fresh = (copy_of(model, model.parameters()) for _ in range(2))
-        expected, structure = pytree.tree_flatten(_call(fresh, args, kwargs, 0.5))
-        for _ in range(_LATER_CALLS):
+        first = {scale: _call(copy_of(model, ()), args, kwargs, scale) for scale in _SCALES}
+        used = copy_of(model, ())
+        suspect = _reads_what_it_sets(used, names, lambda: _call(used, args, kwargs, 1.0))
+        for _ in range(_MANY_CALLS if suspect else _LATER_CALLS):
             _call(used, args, kwargs, 1.0)
-            found, other = pytree.tree_flatten(_call(used, args, kwargs, 0.5))
-            if structure != other or not all(map(_close, found, expected)):
+            if not all(_alike(_call(used, args, kwargs, scale), expected) for scale, expected in first.items()):
                 return True
     except Exception:  # it cannot be copied, or does not take those values
         return True
     return False
+
+
+def _alike(results: Any, others: Any) -> bool:
+    (found, structure), (expected, other) = pytree.tree_flatten(results), pytree.tree_flatten(others)
+    return bool(structure == other and all(map(_close, found, expected)))
+
+
+def _reads_what_it_sets(model: Any, names: Collection[str], call: Callable[[], Any]) -> bool:
+    """Whether a call changes one of these attributes that it has read before: a count, or the frames so far."""
+    read: set[str] = set()
+    for prefix, module in modules_of(model).items():
+        own = {name: dotted(prefix, name) for name in vars(module) if dotted(prefix, name) in names}
+        if own and not isinstance(module, torch.jit.ScriptModule):
+            module.__class__ = _noting(type(module), own, read)
+    before = _attributes(model)
+    call()
+    return any(not _same(values, before.get(name)) for name, values in _attributes(model).items() if name in read)
+
+
+def _noting(kind: Any, names: dict[str, str], read: set[str]) -> Any:
+    """A kind of module that notes which of these attributes are read before they are set."""
+    written: set[str] = set()
+
+    def get(self: Any, name: str) -> Any:
+        if name in names and name not in written:
+            read.add(names[name])
+        return kind.__getattribute__(self, name)
+
+    def put(self: Any, name: str, value: Any) -> None:
+        written.add(name)
+        kind.__setattr__(self, name, value)
+
+    return type(kind.__name__, (kind,), {"__getattribute__": get, "__setattr__": put})
 
 
 def _call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], scale: float) -> Any:
@@ -86,13 +134,40 @@ def _call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], scale: floa
 
 
 def hooked(model: Any) -> list[str]:
-    """The modules with forward hooks that are not torch's own, such as those of weight_norm are."""
+    """The modules with forward hooks other than torch's that make weights, such as those of weight_norm."""
     return [
         name or "the model"
         for name, module in model.named_modules()
         for hook in [*module._forward_hooks.values(), *module._forward_pre_hooks.values()][:1]
-        if not str(getattr(hook, "__module__", "")).startswith("torch.")
+        if not _module_of(hook).startswith(_MAKE_WEIGHTS)
     ]
+
+
+def _module_of(hook: Any) -> str:
+    return str(getattr(hook, "__module__", None) or type(hook).__module__)
+
+
+def forget_hooks(module: Any) -> None:
+    """Leaves a module, without those within, the hooks that make weights alone."""
+    for hooks in (module._forward_hooks, module._forward_pre_hooks):
+        for key in [key for key, hook in hooks.items() if not _module_of(hook).startswith(_MAKE_WEIGHTS)]:
+            del hooks[key]
+
+
+def hooked_by_all() -> bool:
+    """Whether there are hooks that every module of the process calls."""
+    of_all: Any = torch.nn.modules.module
+    return bool(of_all._global_forward_hooks or of_all._global_forward_pre_hooks)
+
+
+def _registered(model: Any) -> dict[str, Any]:
+    """The parameters and buffers, by their names."""
+    return {
+        dotted(prefix, name): value
+        for prefix, module in modules_of(model).items()
+        if not isinstance(module, torch.jit.ScriptModule)
+        for name, value in (*module._parameters.items(), *module._buffers.items())
+    }
 
 
 def _attributes(model: Any) -> dict[str, dict[Any, Any]]:

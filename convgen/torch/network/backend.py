@@ -16,7 +16,8 @@ import torch
 
 from convgen.spec import known_tuning
 from convgen.torch.network.inductor import for_any_sizes
-from convgen.torch.network.prepare import Options, Prepared, kind, make_room, without_data
+from convgen.torch.network.options import Options
+from convgen.torch.network.prepare import Prepared, kind, make_room, without_data
 from convgen.torch.network.report import WRITES, Report, limit_of_tracers, told, warn
 from convgen.torch.network.sizes import AnySizes, Kinds, numbers_of
 from convgen.torch.network.trace import tracing

@@ -34,6 +34,8 @@ _WANTS_ROWS = (
 )
 #: What reads the memory of its first argument, whatever its axes mean.
 _READS_MEMORY = (A.as_strided.default, A.as_strided_scatter.default, A.resize.default)
+#: Libraries whose functions go by the strides of what they read; those of others may read memory as it lies.
+_GO_BY_STRIDES = ("aten", "prims", "prim", "torchvision", "convgen")
 #: By the number of axes.
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -95,7 +97,18 @@ def with_channels_last(tensor: Tensor) -> Tensor:
 
 def reads_memory(graph: Any) -> bool:
     """Whether a graph takes layouts for granted, so that it is right for those alone that it was traced with."""
-    return any(is_call(node, *_READS_MEMORY) for node in graph.nodes)
+    return any(_as_they_lie(node) for node in graph.nodes)
+
+
+def _as_they_lie(node: Node) -> list[Node]:
+    """What a node reads in the order of memory, whatever axes mean: all that a function of another library does, or one
+    of graphs of its own, which were traced for these strides."""
+    if is_call(node, *_READS_MEMORY):
+        return [node.args[0]]
+    target = node.target
+    is_other = isinstance(target, torch._ops.OpOverload) and target.namespace not in _GO_BY_STRIDES
+    is_other = is_other or isinstance(target, torch._ops.HigherOrderOperator)
+    return [each for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor)] if is_other else []
 
 
 def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any], constant: Collection[Node] = ()) -> None:
@@ -105,8 +118,8 @@ def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any], constant: C
     copies: dict[Node, Node] = {}
     any_layout = not reads_memory(graph)
     for node in list(graph.nodes):
-        if is_call(node, *_READS_MEMORY):
-            _keep_layout(graph, node)
+        for read in _as_they_lie(node):
+            _keep_layout(graph, node, read)
     with graph.inserting_after(first[-1] if first else None):
         for node, tensor in zip(first, given, strict=True):
             if isinstance(tensor, torch.Tensor) and not is_channels_last(tensor):
@@ -214,15 +227,15 @@ def _has_usual_strides(tensor: Tensor) -> bool:
     return bool(tensor.stride() == strides_in(tuple(tensor.shape), tuple(range(tensor.dim()))))
 
 
-def _keep_layout(graph: Any, node: Node) -> None:
-    """Has a node read a copy that lies as its first argument does now, which is dropped where nothing changes.  None
-    serves a part of something: the rest may be read, too."""
-    source = value_of(node.args[0])
+def _keep_layout(graph: Any, node: Node, read: Node) -> None:
+    """Has a node read a copy that lies as an argument does now, which is dropped where nothing changes.  None serves a
+    part of something: the rest may be read, too."""
+    source = value_of(read)
     order = order_of(tuple(source.shape), source.stride(), tuple(range(source.dim())))
     if order and source.untyped_storage().nbytes() == source.numel() * source.element_size():
         with graph.inserting_before(node):
-            packed = _packed_in(graph, node.args[0], order)
-        node.args = (packed, *node.args[1:])
+            packed = _packed_in(graph, read, order)
+        node.replace_input_with(read, packed)
 
 
 def _copy_placeholder(graph: Any, node: Node, tensor: Tensor) -> Node:
@@ -325,7 +338,7 @@ def _follow(graph: Any, node: Node, changed: set[Node]) -> None:
 
 def _renew(graph: Any, node: Node, changed: set[Node]) -> None:
     """The value of a node whose inputs have other strides."""
-    if is_call(node, *_READS_MEMORY):
+    if _as_they_lie(node):
         raise ValueError("the network takes strides of a tensor for granted")
     before = node.meta["val"]
     if is_call(node, *_WANTS_PACKED) and not _is_packed(value_of(node.args[0]), _WANTS_PACKED[node.target]):
@@ -358,6 +371,9 @@ def _is_packed(tensor: Tensor, or_channels_last: bool) -> bool:
 
 def _value(node: Node) -> Any:
     values = torch.fx.map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
+    if is_call(node, *VIEWS):  # of which fake tensors allow more than others do
+        image = values[0][0]
+        torch.empty_strided(image.shape, image.stride(), device="meta").view(values[0][1])
     with value_of(next(iter(node.graph.nodes))).fake_mode:
         return node.target(*values[0], **values[1])
 

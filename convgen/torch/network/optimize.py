@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,13 +18,15 @@ from convgen.runtime.errors import WrongArguments
 from convgen.spec import known_tuning
 from convgen.torch.memory import is_out_of_memory
 from convgen.torch.network.arguments import Given, WatchedContainers
-from convgen.torch.network.attributes import MakesLayers, Watched, hooked, remembers
+from convgen.torch.network.attributes import MakesLayers, Watched, forget_hooks, hooked, remembers
 from convgen.torch.network.constants import OtherWeights
 from convgen.torch.network.copies import copy_of, hooks_see, sharing_tensors
+from convgen.torch.network.exported import Exported
 from convgen.torch.network.held import tensors_of
 from convgen.torch.network.models import check_model, with_modes
+from convgen.torch.network.options import Options
 from convgen.torch.network.parts import WithParts, parts_of
-from convgen.torch.network.prepare import Options, Prepared, context, make_room, resolved, without_data
+from convgen.torch.network.prepare import Prepared, context, make_room, resolved, without_data
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, listed, told, warn
 from convgen.torch.network.sizes import MOST_KINDS
 from convgen.torch.network.trace import quiet_export, tracing
@@ -76,6 +78,8 @@ def optimize(
     if isinstance(model, Optimized):
         model = model.model
     check_model(model)
+    if not isinstance(kwargs or {}, Mapping) or not all(isinstance(name, str) for name in kwargs or ()):
+        raise WrongArguments(f"kwargs is {kwargs!r}: expected a dict of the arguments that are passed by name")
     made = Optimized(model, Options(measure, inductor, options or {}, tune=tune))
     hint = "hint: pass a tensor, a tuple of the model's arguments, or kwargs={...}, those that are passed by name"
     if not isinstance(example, tuple) and not any(isinstance(e, torch.Tensor) for e in pytree.tree_leaves(example)):
@@ -83,7 +87,7 @@ def optimize(
     arguments = example if isinstance(example, tuple) else (example,)
     try:
         made.prepare(*arguments, **(kwargs or {}))
-    except ConvgenError:
+    except (ConvgenError, Warning):  # a warning where warnings are errors
         raise
     except Exception as error:  # the model's own
         if is_out_of_memory(error):
@@ -140,7 +144,7 @@ class Optimized(Module):
             why = "an argument requires gradients, of which an optimized model records none"
             warn(f"convgen.torch.optimize: {why}\n{hint}")
         if _transformed():
-            return self._as_it_is(given)
+            return self._of_transforms(given)
         if self.options.config.get("triton.cudagraphs"):
             torch.compiler.cudagraph_mark_step_begin()
         return self._run(given)
@@ -246,6 +250,8 @@ class Optimized(Module):
             why = "memory is short for the whole" if short else "the whole cannot be traced"
             return self._in_parts(f"{why}: {told(error)}", hooks_see(self.model) or isinstance(error, MakesLayers))
 
+    #: Whether a result that is a view of an argument or a weight may be a copy.
+    _may_copy_views = True
     #: Said where a model is optimized in parts.
     _instead_of_parts = '\nhint: torch.compile(model, backend="convgen") compiles the code between them, too'
 
@@ -267,9 +273,25 @@ class Optimized(Module):
         for part in self._parts.values():
             part.refresh()
 
-    def _as_it_is(self, given: Given, model: Any = None) -> Any:
+    def _as_it_is(self, given: Given, model: Callable[..., Any] | None = None) -> Any:
         with torch.no_grad():
-            return (self.model if model is None else model)(*given.args, **given.kwargs)
+            return (model or self._itself)(*given.args, **given.kwargs)
+
+    def _of_transforms(self, given: Given) -> Any:
+        """The model itself, of which torch.func takes the derivatives."""
+        if torch._C._functorch.peek_interpreter_stack() is None:
+            return self._as_it_is(given)
+        return self._itself(*given.args, **given.kwargs)
+
+    @property
+    def _itself(self) -> Callable[..., Any]:
+        """What the model itself computes."""
+        function: Callable[..., Any] = self.model
+        return function
+
+    def _to_trace(self) -> tuple[Any, dict[int, Any]]:
+        """As `sharing_tensors`."""
+        return sharing_tensors(self.model)
 
     def _exported(self, given: Given) -> _Ready:
         """Raises what torch.export and Inductor raise."""
@@ -279,7 +301,7 @@ class Optimized(Module):
         if self._structure is None or not self._structure.holds():
             self._structure = Structure(self.model)
         values = self._structure.values()
-        model, copies = sharing_tensors(self.model)
+        model, copies = self._to_trace()
         with torch.no_grad(), quiet_export(), WatchedContainers(model) as containers, Watched(model) as watched:
             program = torch.export.export(model, args, kwargs, strict=False)
         if containers.written:
@@ -287,11 +309,15 @@ class Optimized(Module):
         names = listed(watched.names)
         if watched.makes_layers:
             raise MakesLayers("layers that calls make")
-        if names and remembers(self.model, given.args, given.kwargs):
+        if replaced := watched.registered:
+            raise RuntimeError(f"parameters and buffers that calls put in the place of others: {listed(replaced)}")
+        if names and remembers(self.model, watched.names, given.args, given.kwargs):
             raise RuntimeError(f"attributes that calls leave to later ones: {names}")
-        flat = _Flat(program, given.leaves)
+        flat = Exported(program, given.leaves)
         weights = Weights(self._structure, values, copies, program)
         made = Prepared(flat, weights.now(), weights.names, given.tensors(), self.options, self._shared)
+        if flat.copies_views and not self._may_copy_views:
+            raise RuntimeError("results that are views of what is given, which the model may write to")
         self._report = made.report
         if names:
             made.report.notes.append(f"its forward sets attributes, which stay as they were: {names}")
@@ -309,12 +335,25 @@ class _Part(Optimized):
     """A module of a model that cannot be traced as a whole."""
 
     _instead_of_parts = ""
+    _may_copy_views = False
+
+    @property
+    def _itself(self) -> Callable[..., Any]:
+        """Without the module's hooks, which whoever calls it in the module's place has called."""
+        function: Callable[..., Any] = self.model.forward
+        return function
+
+    def _to_trace(self) -> tuple[Any, dict[int, Any]]:
+        model, copies = sharing_tensors(self.model)
+        if model is not self.model:
+            forget_hooks(model)
+        return model, copies
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """In the place of the module's own forward.  What has had as many kinds of inputs as this is left as it is:
         their shapes depend on data, and each preparation takes seconds.  So is what the model takes gradients of."""
         if torch.is_grad_enabled() or _transformed():
-            return self.model(*args, **kwargs)
+            return self._itself(*args, **kwargs)
         return self._run(Given.of(args, kwargs), most=MOST_KINDS)
 
 
@@ -330,20 +369,15 @@ def _transformed() -> bool:
 
 
 def _try(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises what the model itself raises for these arguments; neither they nor its buffers are written."""
+    """Raises what the model itself raises for these arguments; neither they nor its parameters and buffers are
+    written."""
     try:
-        model = copy_of(model, model.parameters())
+        model = copy_of(model, ())
     except Exception:  # it holds what cannot be copied
         return
     args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
     with torch.no_grad():
         model(*args, **kwargs)
-
-
-def _own(result: Tensor, given: Sequence[Tensor]) -> Tensor:
-    """A result with memory of its own, which torch's tracer wants: a copy of a view of a weight or an input."""
-    memory = result.untyped_storage()._cdata
-    return result.clone() if any(t.untyped_storage()._cdata == memory for t in given) else result
 
 
 @dataclass(frozen=True)
@@ -352,32 +386,3 @@ class _Ready:
 
     run: Callable[[Given], Any]
     refresh: Callable[[], None] = lambda: None
-
-
-class _Flat:
-    """An exported program as a function of its weights and of its inputs that are tensors; other leaves are fixed."""
-
-    def __init__(self, program: Any, leaves: Sequence[Any]) -> None:
-        self._others = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves]
-        self._graph_module = program.graph_module
-        self._structure = program.call_spec.out_spec
-        #: Of each result, (value,) if it is no tensor, or its place if it is a weight or an input itself: as of the
-        #: first call's tensors, which lie as they are given.  Of others, what is an input itself may be a copy.
-        self._known: list[tuple[Any] | int | None] | None = None
-
-    def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
-        count = len(given) - self._others.count(None)
-        tensors = iter(given[count:])
-        inputs = [next(tensors) if other is None else other[0] for other in self._others]
-        results = self._graph_module(*given[:count], *inputs)
-        if self._known is None:
-            places = {id(tensor): place for place, tensor in enumerate(given)}
-            self._known = [places.get(id(r)) if isinstance(r, torch.Tensor) else (r,) for r in results]
-        return tuple(_own(r, given) for r, known in zip(results, self._known, strict=True) if known is None)
-
-    def results(self, computed: Sequence[Tensor], given: Sequence[Tensor]) -> Any:
-        """The model's own results: those that were computed of what is given, and the others."""
-        left = iter(computed)
-        known = self._known or ()
-        results = [next(left) if k is None else given[k] if isinstance(k, int) else k[0] for k in known]
-        return pytree.tree_unflatten(results, self._structure)

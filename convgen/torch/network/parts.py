@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from convgen.torch.network.attributes import hooked
+from convgen.torch.network.attributes import hooked, hooked_by_all
 from convgen.torch.network.constants import OtherWeights
 
 Module: Any = torch.nn.Module
@@ -99,4 +99,4 @@ def _convolves(module: Any) -> bool:
 
 def _callable(module: Any) -> bool:
     """Whether the module computes something, and nothing else does when it is called."""
-    return type(module).forward is not _FORWARD and not hooked(module)
+    return type(module).forward is not _FORWARD and not hooked(module) and not hooked_by_all()

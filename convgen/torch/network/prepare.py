@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -16,7 +15,6 @@ from torch._subclasses import FakeTensor
 
 from convgen.diagnostics import ConvgenError
 from convgen.functional.prebuild import prebuilding
-from convgen.runtime.errors import WrongArguments
 from convgen.torch.launch import recipe
 from convgen.torch.memory import is_out_of_memory
 from convgen.torch.network.aliases import writes_alike
@@ -49,6 +47,7 @@ from convgen.torch.network.layouts import (
 from convgen.torch.network.linears import linears_as_convolutions, restore
 from convgen.torch.network.low_rank import merge_products
 from convgen.torch.network.normalizations import write_out
+from convgen.torch.network.options import Options
 from convgen.torch.network.passes import lay_out_passes
 from convgen.torch.network.pools import split_pools
 from convgen.torch.network.report import Report, Row, told, warn
@@ -61,39 +60,6 @@ from convgen.torch.network.writes import on_copies, overlap, written_inputs
 Tensor = Any
 Node = Any
 A: Any = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class Options:
-    """How networks are prepared.
-
-    `measure`: times convgen beside aten on the GPU and takes the faster, else convgen wherever it serves.  `inductor`:
-    compiles the rest by Inductor, with these options of torch._inductor.config, else runs it by aten.  `sums`: with
-    Inductor, convolutions may give the sums of normalizations and means.  `tune`: measures the best few kernels of each
-    convolution first (docs/tuning.md).
-    """
-
-    measure: bool = True
-    inductor: bool = True
-    config: Mapping[str, Any] = field(default_factory=dict)
-    sums: bool = True
-    tune: str | None = None
-
-    def __post_init__(self) -> None:
-        """Raises WrongArguments: what Inductor refuses later looks like a model that cannot be compiled."""
-        for name in ("measure", "inductor", "sums"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise WrongArguments(f"{name} is {value!r}: expected True or False")
-        if not isinstance(self.config, Mapping):
-            hint = 'hint: options={"triton.cudagraphs": True}, for example'
-            raise WrongArguments(f"options is {self.config!r}: expected a dict of Inductor's options\n{hint}")
-        object.__setattr__(self, "config", dict(self.config))
-        known = torch._inductor.list_options() if self.config else ()
-        if wrong := [name for name in self.config if name not in known]:
-            own = "convgen's own, `measure`, `inductor` and `tune`, are keywords of `optimize`; the backend takes them "
-            own += "and `sums` as options"
-            hint = f"hint: torch._inductor.list_options() has the names; {own}"
-            raise WrongArguments(f"Inductor has no option {', '.join(map(repr, wrong))}\n{hint}")
 
 
 def kind(argument: Any) -> Any:
@@ -119,9 +85,16 @@ def resolved(tensor: Tensor) -> Tensor:
 
 
 def context() -> tuple[Any, ...]:
-    """What a preparation depends on of the context: the type of new tensors, and those that autocast casts to."""
-    return torch.get_default_dtype(), *(
-        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None for device in ("cpu", "cuda")
+    """What a preparation depends on of the context: the type and the device of new tensors, and the types that autocast
+    casts to."""
+    device = torch.get_default_device() if torch._C._len_torch_function_stack() else None
+    return (
+        torch.get_default_dtype(),
+        device,
+        *(
+            torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+            for device in ("cpu", "cuda")
+        ),
     )
 
 

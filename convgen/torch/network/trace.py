@@ -17,6 +17,7 @@ from convgen.torch.asked import of_each_axis
 
 Node = Any
 GraphModule = Any
+parametrize: Any = torch.nn.utils.parametrize
 A: Any = torch.ops.aten
 #: In a node's meta: a copy stays though it lies like what it is of.
 STAYS = "convgen_stays"
@@ -71,10 +72,13 @@ def tracing() -> Iterator[None]:
 @contextmanager
 def quiet_export() -> Iterator[None]:
     """For torch.export: where it fails, it prints the graph that it has so far, which may be thousands of lines; and it
-    warns of each attribute that forward sets, as an LSTM does with all of its weights, which reports tell of.
+    warns of each attribute that forward sets, as an LSTM does with all of its weights, which reports tell of.  What
+    parametrizations compute meanwhile, of fake weights, is not kept, not even within `parametrize.cached()`.
 
     Anything else that is written to stderr appears at the end."""
     graph, held = None, io.StringIO()
+    cached = parametrize._cache_enabled, parametrize._cache
+    parametrize._cache_enabled, parametrize._cache = 0, {}
     try:
         with redirect_stderr(held), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The tensor attributes? .* assigned during export")
@@ -83,6 +87,7 @@ def quiet_export() -> Iterator[None]:
         graph = getattr(error, "partial_fx_graph", None)
         raise
     finally:
+        parametrize._cache_enabled, parametrize._cache = cached
         written = held.getvalue()
         sys.stderr.write(written.replace(f"{graph}\n", "") if graph else written)
 

@@ -26,7 +26,7 @@ from convgen.torch.asked import Asked, Bare, Forward, Gradient, Summed, of_backw
 from convgen.torch.choices import Choices
 from convgen.torch.network.inductor import brief, keyed
 from convgen.torch.network.layouts import FORMATS, same_strides
-from convgen.torch.network.prepare import Options
+from convgen.torch.network.options import Options
 from convgen.torch.network.report import Report, Row
 from convgen.torch.network.sizes import has_symbols
 from convgen.torch.network.sums import Ending, ending_of

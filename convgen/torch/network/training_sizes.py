@@ -14,7 +14,8 @@ import torch
 
 from convgen.torch.memory import is_out_of_memory
 from convgen.torch.network.inductor import fixed_sizes, with_symbols, without_graphs
-from convgen.torch.network.prepare import Options, kind, without_data
+from convgen.torch.network.options import Options
+from convgen.torch.network.prepare import kind, without_data
 from convgen.torch.network.report import Report, told, warn
 from convgen.torch.network.sizes import AnySizes, Kinds, numbers_of, with_numbers
 from convgen.torch.network.trace import tracing
