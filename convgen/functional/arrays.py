@@ -176,6 +176,10 @@ def element_type(name: str, array: Array, library: NumpyLibrary) -> str:
     dtype = library.dtype(array)
     if dtype not in _NAMES:
         known = ", ".join(_NAMES)
+        reordered = getattr(array.dtype, "newbyteorder", lambda _: None)("=")
+        if str(reordered) in _NAMES:
+            hint = f"convert {name} to {reordered}, in the machine's own order of bytes"
+            raise WrongType(f"{name} has elements of {dtype}, whose bytes stand in another order\nhint: {hint}")
         raise WrongType(f"{name} has elements of {dtype}; convgen has {known}\nhint: convert {name}, say to float32")
     return _NAMES[dtype]
 

@@ -17,6 +17,7 @@ from convgen.functional.kernels import kernel_of
 from convgen.functional.layouts import Given
 from convgen.functional.recipe import Recipe, View
 from convgen.ir.dtypes import numpy_dtype
+from convgen.runtime.arguments import Slot, check_overlap
 from convgen.runtime.arrays import capturing
 from convgen.runtime.errors import Misaligned, WrongShape
 from convgen.spec import known_tuning
@@ -105,6 +106,7 @@ class Call:
                 return
         except NoHostCompiler:
             pass
+        _check_overlap(self.recipe.convolution.text, views, out)
         out[...] = _reference(self.recipe.convolution.text, views)
 
 
@@ -128,6 +130,14 @@ def given(library: NumpyLibrary, **arrays: Array) -> list[Given]:
         )
         for name, array in arrays.items()
     ]
+
+
+def _check_overlap(text: str, views: Sequence[Any], out: Any) -> None:
+    """As a kernel does.  Raises Overlap."""
+    problem = _problem(text)
+    tensors = (*problem.reads, *problem.operands, problem.result)
+    slots = [Slot(t, t.name, 1, "out" if t is problem.result else "") for t in tensors]
+    check_overlap(slots, [array.ctypes.data for array in (*views, out)], problem.in_place)
 
 
 def _reference(text: str, views: Sequence[Any]) -> Any:

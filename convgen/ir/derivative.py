@@ -199,11 +199,38 @@ class _Steps:
             kept = symbol(name) / times
             # a condition that is saved selects, as it does where it is computed
             e = e.subs(value, holds(kept) if is_condition(value) else kept)
+            if ACC in e.free_symbols:
+                e = self._solved(e, symbol(name), times * value, scale)
+        return e
+
+    def _solved(self, e: Expr, name: Symbol, value: Expr, scale: Expr) -> Expr:
+        """The expression with a result in the place of its value, a multiple of the accumulator by an operand and
+        something added: also of multiples of that, whose parts stand in order of their own.  The expression itself
+        where something would be divided by the operand, which may be 0."""
+        rest = sympy.expand_mul(value - scale * ACC)
+        if scale == 0 or (scale.free_symbols | rest.free_symbols) & {ACC, *self._of_acc}:
+            return e
+        acc = (name - rest) / scale
+
+        def reads(x: Expr) -> bool:
+            return bool((x.is_Add or x.is_Mul) and x.has(ACC))
+
+        def is_linear(x: Expr) -> bool:
+            return reads(x) and x.is_polynomial(ACC) and x.diff(ACC, 2) == 0
+
+        for before in (e, e.replace(is_linear, sympy.expand_mul)):
+            found = before.replace(reads, lambda x: sympy.expand_mul(x.subs(ACC, acc)))
+            if _divisors(found) <= _divisors(e):
+                return found
         return e
 
 
 #: Stands behind every step.
 RESULT = Symbol("inf ")
+
+
+def _divisors(e: Expr) -> set[Expr]:
+    return {power.base for power in e.atoms(Pow) if power.exp.is_negative}
 
 
 def _index(step: Symbol) -> float:

@@ -263,7 +263,7 @@ class ConvProblem:
             (operand.name, result.name)
             for result in self.results
             for operand in self.operands
-            if operand.name in reads[result.name] and replace(operand, name=result.name, role=result.role) == result
+            if operand.name in reads[result.name] and operand.lies_like(result)
         )
 
     @property

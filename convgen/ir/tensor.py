@@ -49,6 +49,11 @@ class Tensor:
         """Of its elements."""
         return self.size * self.element.bytes
 
+    def lies_like(self, other: Tensor) -> bool:
+        """Whether both have elements of one type in the same places, whatever dims of one element they have."""
+        mine, its = ([(d, e) for d, e in zip(t.dims, t.extents, strict=True) if e != 1] for t in (self, other))
+        return mine == its and (self.dtype, self.axes, self.pitch) == (other.dtype, other.axes, other.pitch)
+
     @property
     def innermost(self) -> str:
         """The dim whose elements are neighbors in memory; empty where there is none."""

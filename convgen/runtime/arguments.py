@@ -33,7 +33,7 @@ class Slot:
     """One argument of a kernel: a tensor in the spec's order of dims, packed or a channel slice.
 
     `buffer` is what the plan's steps call it; `alignment` is in bytes; `out` is what a call calls a result: "out", or
-    "out[1]".  `chosen` are sizes that `at` chose, `reads` the names of all tensors that a call is given, by shape.
+    "out[1]".  `chosen` are sizes that `at` chose, `reads` the shapes of all tensors that a call is given, by name.
     """
 
     tensor: Tensor
@@ -41,7 +41,7 @@ class Slot:
     alignment: int
     out: str = ""
     chosen: Mapping[str, int] = field(default_factory=dict, compare=False)
-    reads: Mapping[tuple[int, ...], str] = field(default_factory=dict, compare=False)
+    reads: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     @property
     def written(self) -> bool:
@@ -134,8 +134,10 @@ class Slot:
 
     def _exchange_hint(self, seen: Seen) -> str:
         """Where another argument has this shape."""
-        other = None if self.written else self.reads.get(tuple(seen.shape))
-        return f"\nhint: this is the shape of {other}: a call takes {', '.join(self.reads.values())}" if other else ""
+        others = [name for name, shape in self.reads.items() if shape == tuple(seen.shape) and not self.written]
+        return f"\nhint: this is the shape of {' and '.join(others)}: a call takes {', '.join(self.reads)}" * bool(
+            others
+        )
 
     def _sizes_hint(self, seen: Seen) -> str:
         """Where images are more, fewer or of another size: what makes a kernel of them."""

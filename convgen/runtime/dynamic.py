@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from convgen.ir.estimates import behind
 from convgen.ir.problem import exchanged_dims
 from convgen.ir.size import Size, evaluate, whole
+from convgen.runtime import describe
 from convgen.runtime.errors import WrongArguments, WrongShape, WrongType
 from convgen.runtime.kernel import Array, Kernel
 from convgen.runtime.launch import Enqueue, OnEachGpu, keep
 from convgen.runtime.manifest import Dynamic
 
 if TYPE_CHECKING:
+    from convgen.ir.plan import Plan
     from convgen.runtime.arrays import CupyLibrary, TorchLibrary
     from convgen.runtime.artifacts import Artifact
 
@@ -219,7 +221,7 @@ class DynamicKernel(Kernel):
 
     def _made(self, sizes: Mapping[str, int], whole: DynamicKernel) -> _OfSizes:
         manifest = self.manifest.at(sizes)
-        made = _OfSizes(replace(self._artifact, manifest=manifest))
+        made = _OfSizes(replace(self._artifact, manifest=manifest), self._replan, self._explain)
         made.whole = whole
         made._chosen = {dim: sizes[dim] for dim in self._dynamic.dims}
         made._programs = OnEachGpu(lambda device: self._programs[device].resized(manifest))
@@ -233,6 +235,19 @@ class _OfSizes(Kernel):
 
     whole: DynamicKernel
     alone = False
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan, of the sizes that it was made for; None for a kernel without its spec."""
+        return super().plan
+
+    def explain(self) -> str:
+        """That of the plan, and the sizes that the kernel has."""
+        sizes = ", ".join(f"{dim}={size}" for dim, size in self._chosen.items())
+        return f"{self.name} at {sizes}, by the plan for the sizes below\n\n{super().explain()}"
+
+    def _repr_html_(self) -> str:
+        return describe.table(self.manifest, self._chosen)
 
     def at(self, **sizes: int) -> Kernel:
         return self.whole.at(**sizes)

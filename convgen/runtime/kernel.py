@@ -296,7 +296,7 @@ class Kernel:
             alignment = max(tensor.element.bytes, alignments.get(buffer, 1))
             return Slot(tensor, buffer, alignment, out, self._chosen, reads)
 
-        reads = {tensor.shape: tensor.name for tensor in self._given}
+        reads = {tensor.name: tensor.shape for tensor in self._given}
         results = self.manifest.results
         outs = [f"out[{i}]" for i in range(len(results))] if len(results) > 1 else ["out"]
         return (*map(slot, self._given), *map(slot, results, outs))

@@ -197,6 +197,31 @@ def test_each_class_has_code_of_its_own(fake):
     assert fake.module_count == 2
 
 
+SPEC_OF_ANY_SIZES = """conv a {
+  input x: f16[n=4, h=9, w=9, c=16]  filter w: f16[k=16, r=3, s=3, c=16]  output y: f16[n, p, q, k]
+  pad 1  dynamic n h w
+}"""
+
+
+def test_a_kernel_of_chosen_sizes_tells_these_and_its_plan() -> None:
+    kernel = driver.load(Spec(SPEC_OF_ANY_SIZES))[0].uncompiled()
+    fixed = kernel.at(n=3, h=5, w=7)
+    assert fixed.plan is not None and fixed.plan == kernel.plan
+    assert fixed.explain().startswith("a at n=3, h=5, w=7, by the plan for the sizes below\n")
+    assert "n=3, h=5, w=7" in fixed._repr_html_() and "<th>sizes</th>" not in kernel._repr_html_()
+
+
+def test_arguments_in_each_others_place_are_named_where_two_have_one_shape() -> None:
+    text = (
+        "conv a { input x: f16[n=1, h=4, w=4, c=8] filter w: f16[k=8, r=3, s=3, c=8] output y: f16[n, p, q, k] pad 1 "
+    )
+    text += "epilogue { operand z: f16[n, p, q, k]  y = acc + z } }"
+    kernel = driver.load(Spec(text))[0].uncompiled()
+    x = np.zeros((1, 4, 4, 8), np.float16)
+    with pytest.raises(WrongShape, match=r"hint: this is the shape of x and z: a call takes x, w, z$"):
+        kernel.emulate(x, x, x)
+
+
 def test_arguments_in_each_others_place_are_named() -> None:
     text = "conv a { input x: f16[n=4, h=8, w=8, c=16] filter w: f16[k=16, r=3, s=3, c=16] output y: f16[n, p, q, k] }"
     kernel = driver.load(Spec(text))[0].uncompiled()

@@ -20,7 +20,7 @@ from convgen import functional as F
 from convgen.functional import call
 from convgen.functional.kernels import Once
 from convgen.functional.pointwise import ACTIVATIONS
-from convgen.runtime.errors import WrongShape
+from convgen.runtime.errors import Overlap, WrongShape
 
 torch = pytest.importorskip("torch")
 TF = torch.nn.functional
@@ -298,7 +298,7 @@ def test_a_failure_is_kept_as_a_kernel_is():
     [
         (dict(input=array(1, 4, 5, 5)), "input has 4 channels in 1 group, and weight (4, 3, 3, 3) takes 3 per group"),
         (dict(input=array(1, 3, 5, 5).astype(np.int64)), "input has elements of int64"),
-        (dict(input=array(1, 3, 5, 5).astype(">f4")), "input has elements of >f4; convgen has float16"),
+        (dict(input=array(1, 3, 5, 5).astype(">f4")), "input has elements of >f4, whose bytes stand in another order"),
         (dict(input=array(1, 3, 5, 5).astype(np.float64)), "input has elements of f64, weight of f32: expected one"),
         (dict(bias=array(4).astype(np.float64)), "bias has elements of f64, input of f32: expected one type"),
         (dict(residual=array(1).astype(np.float64)), "residual has elements of f64, input of f32: expected one type"),
@@ -453,3 +453,31 @@ def test_a_filter_in_another_order_is_shown_as_it_was_passed():
     x, w = np.zeros((1, 8, 8, 16), np.float16), np.zeros((32, 16, 3, 3), np.float16)
     with pytest.raises(WrongShape, match=r"weight \(32, 16, 3, 3\), of \(k, r, s, c\), takes 3"):
         F.conv2d_tma_im2col(x, w)
+
+
+@pytest.mark.parametrize("pixels", [4, 64], ids=["emulated", "by the reference"])
+def test_a_result_that_overlaps_an_argument_is_refused_at_any_size(pixels):
+    whole = np.ones((1, 80, pixels, pixels), np.float16)
+    w, x = np.ones((64, 64, 3, 3), np.float16), whole[:, :64].copy()
+    for read, out in ((x, x), (whole[:, :64], whole[:, 16:])):
+        with pytest.raises(Overlap, match="out overlaps x in memory"):
+            F.conv2d(read, w, padding=1, out=out)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 4, 4), (1, 8, 4, 4), (1, 8, 1, 4), (1, 8, 1, 1)])
+def test_a_residual_may_be_the_results_own_array_whatever_its_extents(shape):
+    x, z, w = array(*shape), array(*shape), array(8, 8, 1, 1)
+    expected = F.conv2d(x, w, residual=z.copy())
+    assert F.conv2d(x, w, residual=z, out=z) is z
+    np.testing.assert_array_equal(z, expected)
+
+
+def test_hints_name_what_there_is():
+    x, w = array(1, 8, 4, 4), array(8, 8, 1, 1)
+    with pytest.raises(ConvgenError, match="no activation 'nope'\\nhint: known are relu"):
+        F.conv2d(x, w, activation="nope")
+    with pytest.raises(ConvgenError, match="no activation 'None'\\nhint: did you mean `None`"):
+        F.conv2d(x, w, activation="None")
+    swapped = x.astype(x.dtype.newbyteorder(">"))
+    with pytest.raises(ConvgenError, match="hint: convert input to float32, in the machine's own order of bytes"):
+        F.conv2d(swapped, w)

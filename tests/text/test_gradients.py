@@ -31,6 +31,7 @@ conv conv2 {{
 }}
 """
 BIAS, KEPT = "operand b: f32[k]  ", "operand b: f32[k]  result t: f32[n, k, p, q]  t = 0.1 * (acc + b)  "
+SCALED = BIAS + "operand s: f32[k]  result t: f32[n, p, q, k]  t = {}  "
 #: Epilogues of the first layer, and what its gradient reads.
 FIRST = {
     "none": (BIAS + "y = acc + b", ""),
@@ -59,6 +60,19 @@ FIRST = {
     "scaled behind a difference": (
         BIAS + "result t: f32[n, p, q, k]  t = 2 * (acc - b)  y = silu(0.1 * (acc + b))",
         "saved_t saved_b",
+    ),
+    "gelu of a multiple by an operand": (SCALED.format("0.1 * s * (acc + b) + 0.5") + "y = gelu(t)", "saved_t saved_s"),
+    "gelu_tanh of a multiple by an operand": (
+        SCALED.format("0.1 * (acc + b) * s - 0.5") + "y = gelu_tanh(t)",
+        "saved_t saved_s saved_b",
+    ),
+    "gelu behind a difference and a multiple": (
+        SCALED.format("0.1 * (acc + b - 0.25) * s + 0.5") + "y = gelu(t)",
+        "saved_t saved_s",
+    ),
+    "max of multiples of a multiple": (
+        SCALED.format("(acc + b) * s + 0.15") + "y = max(t, 0.25 * t)",
+        "saved_t saved_s",
     ),
     "added behind": (
         BIAS + "operand v: f32[n, p, q, k]  result t: f32[n, p, q, k]  t = relu(acc + b)  y = t + v",
