@@ -89,7 +89,29 @@ class Strategy:
         found = [list(s.obstacles) for s in self._searches(problem, target, options, has_all)]
         common = [o for o in found[0] if all(o in own for own in found)]
         # an obstacle of the option kernel sends to another kernel, which has obstacles of its own here
-        return common or min(found, key=lambda own: (any(o.option == "kernel" for o in own), len(own)))
+        nearest = common or min(found, key=lambda own: (any(o.option == "kernel" for o in own), len(own)))
+        return self._of_kernels_apart(problem, target, options, nearest)
+
+    def _of_kernels_apart(
+        self, problem: ConvProblem, target: Target, options: Options, found: list[Obstacle]
+    ) -> list[Obstacle]:
+        """Obstacles, with the option that leads to the kernel which has them, where another kernel would serve without
+        it."""
+        kernels = kernels_of(self.name)
+        having = {
+            name: [row.name for row in kernels if not excess({name: value}, row.config)]
+            for name, value in options.items()
+        }
+        apart = {name: own for name, own in having.items() if 0 < len(own) < len(kernels)}
+        rest = {name: value for name, value in options.items() if name not in apart}
+        if "kernel" in options or not apart or not any(s.serves for s in self.searches(problem, target, rest)):
+            return found
+        name, own = next(iter(apart.items()))
+        whose = f"`{name}` is an option of kernel {' and '.join(own)} alone"
+        return [
+            Obstacle(f"{whose}: {o.message}", f"leave `{name}` out", name) if o.option in ("", "kernel") else o
+            for o in found
+        ]
 
     def _apart(self, searches: Sequence[Search]) -> Obstacle | None:
         """Options of several kernels, which no kernel has together."""

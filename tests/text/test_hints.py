@@ -420,3 +420,20 @@ def test_an_operand_outside_of_the_epilogue_is_one_error(name, behind):
 
 def test_names_of_operands_may_be_words_of_logic():
     assert errors(spec(epilogue="{ operand or: f32[k]  and = acc + or  not = and * or  y = not }")) == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "option"),
+    [("tma_im2col", "span 32"), ("implicit_gemm", "tile p=2"), ("depthwise", "slices 4")],
+)
+def test_an_option_of_a_kernel_that_does_not_serve_is_what_is_shown(strategy, option):
+    depthwise = {"filter": "w: f16[k=64, r=3, s=3, c=1]", "pad": "1\ngroups 64"} if strategy == "depthwise" else {}
+    text = spec(strategy=f"{strategy} {{ {option} }}", **depthwise)
+    with pytest.raises(SpecError) as error:
+        check_served(load(Spec(text)))
+    first = error.value.diagnostics[0]
+    name = option.partition(" ")[0]
+    assert f"`{name}" in first.message and "is an option of kernel" in first.message
+    assert (first.hint or "").startswith(f"leave `{name}") and first.span
+    shown = text.splitlines()[first.span.line - 1][first.span.column - 1 : first.span.end_column - 1]
+    assert shown == option.removeprefix("tile ")
