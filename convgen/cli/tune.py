@@ -82,6 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
     for path in (place, arguments.export):
         if path:
             _check_database(path)
+    if arguments.export and os.path.realpath(place) == os.path.realpath(arguments.export):
+        raise UsageError(f"{arguments.export}: is the database that is exported\nhint: name another file")
     _check_measuring(arguments)
     tuned = arguments.specs or arguments.suite or not arguments.export
     if not tuned and not os.path.exists(place):
@@ -90,8 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
     with console.gpu_needed(EMULATED):
         code = _tune(sources, arguments, place) if sources else 0
     if arguments.export:
-        with database.Database(place, say=console.warn) as db:
-            console.write(f"{console.count(_export(db, place, arguments.export), 'choice')} in {arguments.export}")
+        known = database.read_all(place)
+        console.write(f"{console.count(_export(known, place, arguments.export), 'choice')} in {arguments.export}")
     return code
 
 
@@ -192,16 +194,25 @@ def _wanted(compilation: Compilation, arguments: argparse.Namespace) -> Wanted:
     return Wanted(request.problem, compilation.target, compilation.strategy, compilation.options, tuple(names), fixed)
 
 
-def _export(db: Database, place: Path, path: Path) -> int:
+def _export(known: list[Measurement], place: Path, path: Path) -> int:
     """Add to what the file has.  How many there are.  The database's measurements take the place of the file's where
     they have the file's choice among them: times of different days are not to be compared.  Where another strategy
     was said to be faster, it was not found to be now, and goes too."""
     from convgen.planner import database, shipping
 
-    known = db.measurements()
     if all(m.status is not database.Status.RIGHT for m in known):
         raise UsageError(f"{place}: holds no verified measurement\nhint: `convgen tune SPEC` measures, on a GPU")
-    held = database.read_all(path) if path.is_file() else []
+
+    try:
+        return shipping.update(path, lambda file: _added(known, database.read_all(file) if file else []))
+    except OSError as e:
+        raise UsageError(f"{path}: cannot be written: {e.strerror or e}") from None
+
+
+def _added(known: list[Measurement], held: list[Measurement]) -> list[Measurement]:
+    """What a file has after a database's measurements are added to those that it held."""
+    from convgen.planner import database
+
     choices: dict[tuple[str, str], Measurement] = {}
     for m in sorted(held, key=lambda m: m.us or math.inf):
         choices.setdefault((m.key, m.gpu), m)
@@ -217,10 +228,7 @@ def _export(db: Database, place: Path, path: Path) -> int:
         for m in held
         if (m.key, m.gpu, m.strategy) not in strategies_known and (m.us or math.inf) > fastest.get((m.key, m.gpu), 0.0)
     ]
-    try:
-        return shipping.export([*own, *kept], path)
-    except OSError as e:
-        raise UsageError(f"{path}: cannot be written: {e.strerror or e}") from None
+    return [*own, *kept]
 
 
 class Progress:
@@ -295,7 +303,10 @@ def _check_measuring(arguments: argparse.Namespace) -> None:
 
 
 def _check_database(path: Path) -> None:
-    """A file of something else is neither written to nor set aside where it was named.  Raises UsageError."""
+    """A file of something else is neither written to nor set aside where it was named.  Raises UsageError,
+    DatabaseError."""
+    from convgen.planner.database_file import check_ours
+
     if os.path.isdir(path):
         raise UsageError(f"{path}: is a folder\nhint: name a file")
     if os.path.exists(path) and not path.is_file():
@@ -309,6 +320,7 @@ def _check_database(path: Path) -> None:
         raise UsageError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from None
     if start and start != b"SQLite format 3\0":
         raise UsageError(f"{path}: not a tuning database\nhint: name another file, or move this one away")
+    check_ours(path)
 
 
 def _seconds(text: str) -> float:

@@ -129,9 +129,18 @@ def tuned(problem: ConvProblem, target: Target, strategy: str, options: Options,
     names: Sequence[str | None] = [None if strategy == "auto" else strategy]
     if strategy == "auto" and problem.dynamic:
         names = strategies.AUTO
-    rows = [row for name in names if (row := database.lookup(problem, target, gpu, name))]
+    known = (filter(_is_known, database.ranked(problem, target, gpu, name)) for name in names)
+    rows = [row for found in known if (row := next(found, None))]
     choices = (_legal(row, problem, target) for row in sorted(rows, key=lambda row: (row.left_out != "", row.us)))
     return next((choice for choice in choices if choice), None)
+
+
+def _is_known(tuned: database.Tuned) -> bool:
+    """Whether this version has the strategy, and its options with these values."""
+    if tuned.strategy not in strategies.MODULES:
+        return False
+    rows = {option.name: option for option in strategies.load(tuned.strategy).options}
+    return all(name in rows and rows[name].allows(value) for name, value in tuned.options.items())
 
 
 def _legal(tuned: database.Tuned, problem: ConvProblem, target: Target) -> Choice | None:
@@ -139,16 +148,10 @@ def _legal(tuned: database.Tuned, problem: ConvProblem, target: Target) -> Choic
 
     What was measured without the epilogue may have to make do with fewer stages, then with fewer blocks per
     multiprocessor.  It says nothing about sums, which some kernels compute themselves and others through memory."""
-    if tuned.strategy not in strategies.MODULES:
-        return None
     of_result = any(problem.like(t) is problem.result for t in problem.sums)
     if of_result and tuned.left_out == database.THE_EPILOGUE:
         return None
     chosen = strategies.load(tuned.strategy)
-    rows = {option.name: option for option in chosen.options}
-    legal = all(name in rows and rows[name].allows(value) for name, value in tuned.options.items())
-    if not legal:
-        return None
     for yielding in YIELDING if tuned.left_out else YIELDING[:1]:
         options = {name: value for name, value in tuned.options.items() if name not in yielding}
         if not chosen.obstacles(problem, target, options):

@@ -8,49 +8,37 @@ verified against the reference.  Reading costs two look-ups and imports sqlite3 
 from __future__ import annotations
 
 import enum
-import fcntl
 import json
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from convgen.diagnostics import ConvgenError, warn
+from convgen.diagnostics import warn
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import registry, renamed, strategies
+from convgen.planner.database_file import (
+    COLUMNS,
+    NotATuningDatabase,
+    check_ours,
+    connect_to_read,
+    connect_to_write,
+    no_database,
+    opening,
+    set_aside,
+    unwritable,
+)
 from convgen.planner.keys import THE_EPILOGUE, key, standing_in  # noqa: F401
 from convgen.targets import Target
 
 #: Raise when kernels change so much that old measurements mislead; rows of other numbers are not read.
 TUNING_SCHEMA = 1
-#: The file's own layout (PRAGMA user_version).
-LAYOUT = 1
 PACKAGED = Path(__file__).with_name("tuning.sqlite")
-_BUSY_SECONDS = 60.0
-
-CREATE = """
-CREATE TABLE IF NOT EXISTS measurement (
-  key TEXT NOT NULL,        -- `key` of the problem
-  gpu TEXT NOT NULL,        -- the GPU's name
-  schema INTEGER NOT NULL,  -- TUNING_SCHEMA
-  strategy TEXT NOT NULL,
-  options TEXT NOT NULL,    -- JSON object, keys sorted
-  status TEXT NOT NULL,     -- Status
-  us REAL,                  -- microseconds a launch; NULL where it failed
-  detail TEXT NOT NULL,     -- the configuration, or what failed
-  date TEXT NOT NULL,       -- ISO 8601, UTC
-  PRIMARY KEY (key, gpu, schema, strategy, options)
-) WITHOUT ROWID
-"""
-COLUMNS = "key, gpu, schema, strategy, options, status, us, detail, date"
-
-
-class DatabaseError(ConvgenError):
-    """A tuning database that cannot be used."""
+#: Measurements of a problem that are looked at, the fastest first.
+_MOST_RANKED = 16
 
 
 class DatabaseWarning(UserWarning):
@@ -124,8 +112,15 @@ def user_path() -> Path:
 
 
 def lookup(problem: ConvProblem, target: Target, gpu: str | None = None, strategy: str | None = None) -> Tuned | None:
-    """The best verified measurement of a problem, of one strategy if named, else of those that `auto` takes; None where
-    there is none.
+    """The first of `ranked`; None where there is none."""
+    return next(ranked(problem, target, gpu, strategy), None)
+
+
+def ranked(
+    problem: ConvProblem, target: Target, gpu: str | None = None, strategy: str | None = None
+) -> Iterator[Tuned]:
+    """The best verified measurements of a problem, of one strategy if named, else of those that `auto` takes, the first
+    to be taken first: another version of convgen may have measured what this one does not know.
 
     The user's measurements go before the packaged ones, those on `gpu` (the GPU at hand) before those on
     the GPU that stands for the target, those of the very tensors before those of packed ones, of the very epilogue
@@ -138,9 +133,8 @@ def lookup(problem: ConvProblem, target: Target, gpu: str | None = None, strateg
     apart = {k: (*by_name, *unfused) if what == THE_EPILOGUE else by_name for k, what in left_out.items()}
     asked = [(k, name, apart[k]) for name in gpus for k in left_out]
     for path in (user_path(), PACKAGED):
-        if found := _best(path, asked, strategy):
-            return Tuned(found.strategy, found.options, found.us or 0.0, found.gpu, left_out[found.key])
-    return None
+        for found in _best(path, asked, strategy):
+            yield Tuned(found.strategy, found.options, found.us or 0.0, found.gpu, left_out[found.key])
 
 
 def _warn_of_missing() -> None:
@@ -169,28 +163,27 @@ def stamp() -> list[tuple[int, int]]:
     return found
 
 
-def _best(path: Path, asked: list[tuple[str, str, tuple[str, ...]]], strategy: str | None) -> Measurement | None:
-    """The fastest right measurement for the first key and GPU that have one whose results are the same in every run, of
-    other strategies than those that stand beside them."""
+def _best(path: Path, asked: list[tuple[str, str, tuple[str, ...]]], strategy: str | None) -> Iterator[Measurement]:
+    """The fastest right measurements for each key and GPU, of those whose results are the same in every run, of other
+    strategies than those that stand beside them."""
     varying = [f"%{canonical({name: value})[1:-1]}%" for name, value in strategies.VARYING.items()]
     try:
         if path.is_file() and path.stat().st_size == 0:  # SQLite's empty database
-            return None
-        with open(path, "rb"), closing(_connect_to_read(path)) as connection:
+            return
+        with open(path, "rb"), closing(connect_to_read(path, path == PACKAGED)) as connection:
             for problem, gpu, apart in asked:
                 query = (
                     f"SELECT {COLUMNS} FROM measurement WHERE key = ? AND gpu = ? AND schema = ? AND status = ? "
                     f"AND strategy = coalesce(?, strategy) AND strategy NOT IN ({', '.join('?' * len(apart))}) "
                     f"{'AND options NOT LIKE ? ' * len(varying)}"
-                    "ORDER BY us, strategy, options LIMIT 1"
+                    f"ORDER BY us, strategy, options LIMIT {_MOST_RANKED}"
                 )
                 values = (problem, gpu, TUNING_SCHEMA, Status.RIGHT, strategy, *apart, *varying)
-                if row := connection.execute(query, values).fetchone():
-                    return _measurement(row)
+                for row in connection.execute(query, values):
+                    yield _measurement(row)
     except (FileNotFoundError, NotADirectoryError):
         if path != PACKAGED:
             _warn_of_missing()
-        return None
     except (sqlite3.Error, OSError, ValueError) as e:
         hint = "Set CONVGEN_TUNING_DB to a file."
         if os.path.isfile(path):
@@ -199,19 +192,15 @@ def _best(path: Path, asked: list[tuple[str, str, tuple[str, ...]]], strategy: s
             f"{path} cannot be read as a tuning database ({getattr(e, 'strerror', None) or e}), and is ignored. {hint}",
             DatabaseWarning,
         )
-    return None
-
-
-def _connect_to_read(path: Path) -> sqlite3.Connection:
-    # the packaged file may lie where SQLite cannot make its lock files, and never changes
-    flags = "mode=ro&immutable=1" if path == PACKAGED else "mode=ro"
-    return sqlite3.connect(f"{path.resolve().as_uri()}?{flags}", uri=True, timeout=_BUSY_SECONDS)
 
 
 def _measurement(row: tuple) -> Measurement:
     """Raises ValueError where a row holds what `convgen tune` never writes."""
     problem, gpu, _, strategy, text, status, us, detail, date = row
-    options = json.loads(text)
+    try:
+        options = json.loads(text)
+    except RecursionError:
+        raise ValueError("its options are nested too deeply") from None
     if not isinstance(options, dict) or not all(type(value) in (int, str) for value in options.values()):
         raise ValueError(f"its options {text:.40} are not an object of words and whole numbers")
     if not isinstance(us, float | None):
@@ -233,22 +222,20 @@ class Database:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _opening(path):
+            with opening(path):
                 try:
-                    self._connection = _connect_to_write(path)
+                    self._connection = connect_to_write(path)
                 except NotATuningDatabase as e:
-                    aside = _set_aside(path)
+                    check_ours(path)
+                    aside = set_aside(path)
                     message = f"{path} is not a tuning database ({e}): renamed to {aside.name}; a new one was created"
                     say(message) if say else warn(message, DatabaseWarning)
-                    self._connection = _connect_to_write(path)
+                    self._connection = connect_to_write(path)
         except (OSError, sqlite3.OperationalError) as e:
-            reason = getattr(e, "strerror", None) or e
-            raise DatabaseError(
-                f"{path}: the tuning database cannot be written: {reason}\nhint: set CONVGEN_TUNING_DB to another file"
-            ) from None
+            raise unwritable(path, e) from None
 
     def record(self, measurement: Measurement) -> None:
-        """Keep a measurement; it takes the place of an earlier one of the same candidate."""
+        """Keep a measurement; it takes the place of an earlier one of the same candidate.  Raises DatabaseError."""
         m = measurement
         row = (m.key, m.gpu, TUNING_SCHEMA, m.strategy, canonical(m.options), m.status, m.us, m.detail, m.date)
         with self._transaction() as connection:
@@ -268,7 +255,7 @@ class Database:
         try:
             return [_measurement(row) for row in self._connection.execute(query, values)]
         except (sqlite3.Error, ValueError) as e:
-            raise _no_database(self.path, e) from None
+            raise no_database(self.path, e) from None
 
     def close(self) -> None:
         self._connection.close()
@@ -281,88 +268,26 @@ class Database:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        self._connection.execute("BEGIN IMMEDIATE")
+        """Raises DatabaseError where the file is locked for long, full, or gone."""
         try:
+            self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection
             self._connection.execute("COMMIT")
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-
-
-class NotATuningDatabase(Exception):
-    """A file of something else, of another layout, or broken."""
-
-
-@contextmanager
-def _opening(path: Path) -> Iterator[None]:
-    """One process at a time: two must not both set a broken file aside, nor create the tables."""
-    with open(f"{path}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _connect_to_write(path: Path) -> sqlite3.Connection:
-    """Opens or creates.  Raises NotATuningDatabase, sqlite3.OperationalError."""
-    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
-    try:
-        (layout,) = connection.execute("PRAGMA user_version").fetchone()
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if tables and layout != LAYOUT:
-            raise NotATuningDatabase(f"its layout is {layout}, and this convgen's is {LAYOUT}")
-        (sound,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if sound != "ok":
-            raise NotATuningDatabase(sound)
-        _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(f"BEGIN IMMEDIATE; {CREATE}; PRAGMA user_version = {LAYOUT}; COMMIT")
-        connection.execute(f"SELECT {COLUMNS} FROM measurement LIMIT 1")
-    except sqlite3.OperationalError:
-        connection.close()
-        raise
-    except sqlite3.DatabaseError as e:
-        connection.close()
-        raise NotATuningDatabase(str(e)) from None
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _patiently(act: Callable[[], object]) -> None:
-    """SQLite's busy timeout does not cover the change to WAL while another process reads."""
-    deadline = time.monotonic() + _BUSY_SECONDS
-    while True:
-        try:
-            act()
-            return
-        except sqlite3.OperationalError as e:
-            if "locked" not in str(e) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-
-
-def _set_aside(path: Path) -> Path:
-    """Renames a database and its companions; the new name of the database."""
-    stamped = f"{path.name}.broken-{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
-    for suffix in ("-wal", "-shm", ""):
-        companion = path.with_name(path.name + suffix)
-        if companion.exists():
-            os.replace(companion, path.with_name(stamped + suffix))
-    return path.with_name(stamped)
+        except sqlite3.Error as e:
+            raise unwritable(self.path, e) from None
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
 
 def read_all(path: Path) -> list[Measurement]:
-    """Every measurement of the current schema in a database that is only read.  Raises DatabaseError."""
+    """Every measurement of the current schema in a database that is only read; none of an empty file.  Raises
+    DatabaseError."""
+    if path.stat().st_size == 0:
+        return []
     try:
-        with closing(_connect_to_read(path)) as connection:
+        with closing(connect_to_read(path, path == PACKAGED)) as connection:
             query = f"SELECT {COLUMNS} FROM measurement WHERE schema = ?"
             return [_measurement(row) for row in connection.execute(query, (TUNING_SCHEMA,))]
     except (sqlite3.Error, ValueError) as e:
-        raise _no_database(path, e) from None
-
-
-def _no_database(path: Path, reason: Exception) -> DatabaseError:
-    return DatabaseError(
-        f"{path}: not a tuning database: {reason}\nhint: move it away, and `convgen tune` will create a new one"
-    )
+        raise no_database(path, e) from None

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import secrets
 import sqlite3
-from collections.abc import Iterable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from convgen.kernels import strategies
-from convgen.planner.database import COLUMNS, CREATE, LAYOUT, TUNING_SCHEMA, Measurement, Status, canonical
+from convgen.planner.database import TUNING_SCHEMA, Measurement, Status, canonical
+from convgen.planner.database_file import COLUMNS, CREATE, LAYOUT
+
+Best = Mapping[tuple[str, str, str], Measurement]
 
 
 def export(measurements: Iterable[Measurement], path: Path) -> int:
     """Write the best verified measurement of every problem, GPU and strategy as a packaged database, of those whose
-    results are the same in every run; how many.  The same measurements give the same bytes."""
-    best: dict[tuple[str, str, str], Measurement] = {}
-    for m in measurements:
-        if strategies.varies(m.options):
-            continue
-        kept = best.get((m.key, m.gpu, m.strategy))
-        if m.status == Status.RIGHT and m.us is not None and (kept is None or m.us < (kept.us or 0.0)):
-            best[m.key, m.gpu, m.strategy] = m
+    results are the same in every run; how many.  The same measurements give the same bytes.  Raises OSError."""
+    return update(path, lambda _: measurements)
+
+
+def update(path: Path, change: Callable[[Path | None], Iterable[Measurement]]) -> int:
+    """As `export`, of what a file that is there, else None, changes to: one process at a time changes a folder's files.
+
+    A database that is in use, beside which SQLite keeps a log, stays the file that it is."""
     path = Path(os.path.realpath(path))
-    fresh = path.with_name(path.name + ".new")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        fresh.unlink(missing_ok=True)
-        return _write(best, fresh, path)
+        with _alone(path.parent):
+            best = _best(change(path if path.is_file() else None))
+            if os.path.exists(f"{path}-wal"):
+                _fill(best, path)
+            else:
+                _fill(best, fresh)
+                os.replace(fresh, path)
+        return len(best)
     except sqlite3.Error as e:
         raise OSError(None, str(e)) from None
     finally:
@@ -34,16 +46,36 @@ def export(measurements: Iterable[Measurement], path: Path) -> int:
             fresh.unlink(missing_ok=True)
 
 
-def _write(best: Mapping[tuple[str, str, str], Measurement], fresh: Path, path: Path) -> int:
-    """Writes measurements to a fresh file and puts it in the place of another; how many."""
-    with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+def _best(measurements: Iterable[Measurement]) -> Best:
+    best: dict[tuple[str, str, str], Measurement] = {}
+    for m in measurements:
+        if strategies.varies(m.options):
+            continue
+        kept = best.get((m.key, m.gpu, m.strategy))
+        if m.status == Status.RIGHT and m.us is not None and (kept is None or m.us < (kept.us or 0.0)):
+            best[m.key, m.gpu, m.strategy] = m
+    return best
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _fill(best: Best, path: Path) -> None:
+    """Makes these measurements all that a file has."""
+    rows = [
+        (m.key, m.gpu, TUNING_SCHEMA, m.strategy, canonical(m.options), m.status, m.us, m.detail, m.date)
+        for _, m in sorted(best.items())
+    ]
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript(f"{CREATE}; PRAGMA user_version = {LAYOUT}")
-        rows = [
-            (m.key, m.gpu, TUNING_SCHEMA, m.strategy, canonical(m.options), m.status, m.us, m.detail, m.date)
-            for _, m in sorted(best.items())
-        ]
-        connection.execute("BEGIN")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("DELETE FROM measurement")
         connection.executemany(f"INSERT INTO measurement ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)", rows)
         connection.execute("COMMIT")
-    os.replace(fresh, path)
-    return len(rows)

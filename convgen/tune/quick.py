@@ -22,6 +22,7 @@ from convgen.diagnostics import ConvgenError, warn
 from convgen.kernels import strategies
 from convgen.planner import database
 from convgen.planner.database import Database, Measurement
+from convgen.planner.database_file import unwritable
 from convgen.runtime import cuda
 from convgen.runtime.arrays import capturing
 from convgen.tune.candidates import Candidate, chosen, promising
@@ -113,8 +114,12 @@ _ONE_THREAD = threading.Lock()
 
 @contextmanager
 def _one_process(path: Path) -> Iterator[None]:
-    """Two that measure at the same time disturb each other."""
-    with open(f"{path}.measuring", "w") as lock:
+    """Two that measure at the same time disturb each other.  Raises DatabaseError."""
+    try:
+        lock = open(f"{path}.measuring", "w")  # noqa: SIM115
+    except OSError as e:
+        raise unwritable(path, e) from None
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -22,7 +23,8 @@ from convgen.ir.tensor import Tensor
 from convgen.kernels import registry
 from convgen.kernels.config import option_rows
 from convgen.planner import YIELDING, CannotServe, choose, database, shipping
-from convgen.planner.database import Database, DatabaseError, DatabaseWarning, Measurement, Status
+from convgen.planner.database import Database, DatabaseWarning, Measurement, Status
+from convgen.planner.database_file import DatabaseError
 from convgen.targets import TARGETS
 
 H200, H100 = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
@@ -404,7 +406,21 @@ def ruin(path: Path, how: str) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", ["text", "page", "cut", "layout"])
+@pytest.mark.parametrize("how", ["text", "layout", "another program's"])
+def test_a_file_of_something_else_is_left_as_it_is(path: Path, how: str):
+    ruin(path, how)
+    if how == "another program's":
+        path.unlink()
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE thesis (words TEXT)")
+        connection.close()
+    own = path.read_bytes()
+    with pytest.raises(DatabaseError, match="not a tuning database"):
+        Database(path)
+    assert path.read_bytes() == own and not [p for p in path.parent.iterdir() if ".broken-" in p.name]
+
+
+@pytest.mark.parametrize("how", ["page", "cut"])
 def test_a_broken_database_is_set_aside_with_a_message(path: Path, how: str):
     ruin(path, how)
     broken = path.read_bytes()
@@ -423,6 +439,77 @@ def test_the_planner_goes_on_without_a_broken_database(path: Path):
     with pytest.warns(DatabaseWarning, match=r"tuning\.sqlite cannot be read"):
         assert choose(problem(), SM_90A, "auto", {}).strategy.name == "direct"
     assert path.read_text().startswith("this is no database")
+
+
+def test_a_choice_that_this_version_does_not_know_leaves_the_next_one(path: Path):
+    shipping.export([measured(problem(), 6.0, "direct")], database.PACKAGED)
+    with Database(path) as db:
+        db.record(measured(problem(), 3.0, "tma_im2col"))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE measurement SET options = '{\"of_the_future\":1}'")
+    connection.close()
+    assert choose(problem(), SM_90A, "auto", {}).strategy.name == "direct"
+    with Database(path) as db:
+        db.record(measured(problem(), 5.0, "im2col"))
+    assert choose(problem(), SM_90A, "auto", {}).strategy.name == "im2col"
+
+
+def test_what_cannot_be_kept_is_an_error_that_says_so(path: Path):
+    with Database(path) as db:
+        db.record(measured(problem(), 3.0))
+        (pages,) = db._connection.execute("PRAGMA page_count").fetchone()
+        db._connection.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(DatabaseError, match=r"cannot be written: database or disk is full\nhint: "):
+            for n in range(500):
+                db.record(replace(measured(problem(), 3.0), key=f"{n}" * 100))
+        assert len(db.measurements()) < 500  # and it is still of use
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+def test_exports_into_one_file_lose_nothing(path: Path, tmp_path: Path, in_use: bool):
+    """Nor what lies beside it."""
+    out, beside = tmp_path / "new" / "out.sqlite", tmp_path / "new" / "out.sqlite.new"
+    out.parent.mkdir()
+    beside.write_text("mine")
+    if in_use:
+        with Database(out) as db:
+            db.record(measured(problem(n=99), 1.0))
+            shutil.copy(f"{out}-wal", tmp_path / "wal")
+        shutil.copy(tmp_path / "wal", f"{out}-wal")  # as of a process that was killed
+    sources = [tmp_path / f"{i}.sqlite" for i in range(3)]
+    for i, source in enumerate(sources):
+        shipping.export([measured(problem(n=10 * i + n + 1), 2.0) for n in range(9)], source)
+    commands = [
+        subprocess.Popen([sys.executable, "-m", "convgen", "tune", "--db", source, "--export", out])
+        for source in sources
+    ]
+    assert [command.wait() for command in commands] == [0] * 3
+    keys = {m.key for m in database.read_all(out)}
+    assert keys == {m.key for source in sources for m in database.read_all(source)} | (
+        {database.key(problem(n=99))} if in_use else set()
+    )
+    assert beside.read_text() == "mine" and not list(out.parent.glob(".*.tmp"))
+
+
+def test_a_database_is_not_exported_onto_itself(path: Path, tmp_path: Path):
+    shipping.export([measured(problem(), 2.0)], path)
+    own, link = path.read_bytes(), tmp_path / "link.sqlite"
+    link.symlink_to(path)
+    for place in (path, link):
+        command = [sys.executable, "-m", "convgen", "tune", "--db", path, "--export", place]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 2 and "is the database that is exported" in done.stderr
+    assert path.read_bytes() == own
+
+
+@pytest.mark.parametrize("place", ["no/such/out.sqlite", "empty.sqlite"])
+def test_an_export_makes_its_folder_and_takes_an_empty_file(path: Path, tmp_path: Path, place: str):
+    shipping.export([measured(problem(), 2.0)], path)
+    (tmp_path / "empty.sqlite").touch()
+    path.chmod(0o444)
+    command = [sys.executable, "-m", "convgen", "tune", "--db", path, "--export", tmp_path / place]
+    assert subprocess.run(command).returncode == 0
+    assert len(database.read_all(tmp_path / place)) == 1
 
 
 def test_an_empty_file_is_a_database_without_measurements(path: Path):
@@ -483,7 +570,7 @@ def write_rows(path: Path, strategy: str) -> None:
 @pytest.mark.parametrize("broken", [False, True])
 def test_processes_that_write_at_once_lose_nothing(path: Path, broken: bool):
     if broken:
-        path.write_text("this is no database\n" * 100)
+        ruin(path, "page")
     names = [f"s{i}" for i in range(6)]
     context = multiprocessing.get_context("fork")
     writers = [context.Process(target=write_rows, args=(path, name)) for name in names]
