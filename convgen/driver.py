@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from convgen.diagnostics import Diagnostic, SpecError
 from convgen.ir.estimates import takes
+from convgen.lazy import cached_property
 from convgen.spec import Spec, UsageError, known_target, unknown
 from convgen.targets import DEFAULT_TARGET, TARGETS, Target, target_for
 

@@ -67,7 +67,7 @@ def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = T
     `formatted`.  Raises UsageError, with the hint.
     """
     _check_not_read(() if formatted else files, hint)
-    mark = f".{secrets.token_hex(4)}.tmp"
+    mark = secrets.token_hex(8)
     staged: list[tuple[Path, Path]] = []
     hint = hint and f"\nhint: {hint}"
     made: list[Path] = []  # folders, outermost first
@@ -86,7 +86,7 @@ def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = T
                 at.write_bytes(data)
                 continue
             place = Path(os.path.realpath(at))
-            staging = place.with_name(place.name + mark)
+            staging = place.with_name(f".{mark}.{len(staged)}.tmp")
             staged.append((staging, place))
             _write_like(place, staging, data)
         for staging, at in staged:

@@ -209,10 +209,18 @@ def paths(arguments: argparse.Namespace) -> list[str]:
     if arguments.specs.count("-") > 1:
         raise UsageError("standard input can be read once: `-` is given twice")
     named = [path for name in arguments.specs for path in (_specs_in(name) if os.path.isdir(name) else [name])]
-    files = dict[Path, str]()
+    files = dict[str, str]()
     for path in named:
-        files.setdefault(Path(path), path)
+        files.setdefault(_leads_to(path), path)
     return list(files.values())
+
+
+def _leads_to(path: str) -> str:
+    """The file that a name leads to; the name itself of standard input, and of what is none."""
+    try:
+        return path if path == "-" else os.path.realpath(path)
+    except (OSError, ValueError):
+        return path
 
 
 def _specs_in(folder: str) -> list[str]:

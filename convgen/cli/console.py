@@ -36,6 +36,8 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def write(text: str) -> None:
     """Text to standard output.  Raises UsageError where it cannot be written, BrokenPipeError."""
+    if sys.stdout is None:
+        raise UsageError("standard output cannot be written: it is closed")
     try:
         print(text)
     except BrokenPipeError:
@@ -190,12 +192,14 @@ def count(number: int, what: str) -> str:
 
 
 def _mark(severity: str, style: str, message: str) -> None:
-    if is_terminal(sys.stderr):
-        from rich.text import Text
+    """To standard error; what cannot be written there changes nothing else."""
+    with suppress(OSError):
+        if is_terminal(sys.stderr):
+            from rich.text import Text
 
-        _rich(sys.stderr).print(Text.assemble("convgen: ", (severity, style), f": {message}"), soft_wrap=True)
-    else:
-        print(f"convgen: {severity}: {message}", file=sys.stderr)
+            _rich(sys.stderr).print(Text.assemble("convgen: ", (severity, style), f": {message}"), soft_wrap=True)
+        elif sys.stderr is not None:
+            print(f"convgen: {severity}: {message}", file=sys.stderr)
 
 
 def _rich(stream: TextIO) -> Console:

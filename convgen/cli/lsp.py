@@ -12,6 +12,7 @@ import argparse
 import os
 
 from convgen.diagnostics import ConvgenError
+from convgen.spec import UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +24,10 @@ def run(arguments: argparse.Namespace) -> int:
         from convgen.editor.server import server
     except ModuleNotFoundError as e:
         raise ConvgenError(f"the language server needs {e.name}\nhint: pip install 'convgen[lsp]'") from None
-    with os.fdopen(os.dup(0), "rb") as read, os.fdopen(os.dup(1), "wb") as write:
+    try:
+        reads, writes = os.dup(0), os.dup(1)
+    except OSError as e:
+        raise UsageError(f"standard input or output cannot be used: {e.strerror}") from None
+    with os.fdopen(reads, "rb") as read, os.fdopen(writes, "wb") as write:
         server().start_io(read, write)
     return 0

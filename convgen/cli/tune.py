@@ -65,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--export", type=file, metavar="FILE", help="add the verified best of the database to FILE; needs no GPU"
     )
     parser.add_argument(
-        "--ray", nargs="?", const="auto", metavar="ADDRESS",
+        "--ray", nargs="?", const="auto", type=_address, metavar="ADDRESS",
         help="measure on every GPU of a Ray cluster, and compile on its CPUs (needs convgen[ray]; default: the cluster "
         "that this machine belongs to)",
     )  # fmt: skip
@@ -321,6 +321,14 @@ def _check_database(path: Path) -> None:
     if start and start != b"SQLite format 3\0":
         raise UsageError(f"{path}: not a tuning database\nhint: name another file, or move this one away")
     check_ours(path)
+
+
+def _address(text: str) -> str:
+    host, colon, _ = text.rpartition(":")
+    if not text or (colon and not host):  # of a variable that is not set
+        hint = "hint: HOST:PORT, or nothing for the cluster that this machine belongs to"
+        raise argparse.ArgumentTypeError(f"{text!r} is no address\n{hint}")
+    return text
 
 
 def _seconds(text: str) -> float:

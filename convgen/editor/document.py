@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +23,7 @@ from convgen.frontend.operators import OPERATORS
 from convgen.frontend.parser import parse
 from convgen.frontend.sizes import Sizes
 from convgen.frontend.tokens import END, tokens
+from convgen.frontend.wording import AXES, SETTING_KINDS
 from convgen.ir.dtypes import ACCUMULATORS, DTYPES
 from convgen.ir.epilogue import FUNCTIONS
 from convgen.ir.problem import ConvProblem
@@ -71,10 +73,9 @@ class Document:
         """What `convgen check` says, and names that are no longer the language's."""
         return self._loaded[1]
 
-    def _problem(self, conv: ast.Conv | None) -> ConvProblem | None:
-        """The first problem of a block, where the file has no errors in its text."""
-        found = (c.request.problem for c in self._loaded[0] if conv and c.request.conv == conv.name.text)
-        return next(found, None)
+    def _problems(self, conv: ast.Conv | None) -> list[ConvProblem]:
+        """Those of a block, where the file has no errors in its text."""
+        return [c.request.problem for c in self._loaded[0] if conv and c.request.conv == conv.name.text]
 
     # --- places ---
 
@@ -104,7 +105,7 @@ class Document:
         """What a word may mean, the likeliest first."""
         before = self._before(word)
         context = _Context(self._words, before)
-        problem = self._problem(conv)
+        problem = next(iter(self._problems(conv)), None)
         if before is not None and before.type == "CONV" and problem:
             yield _block(problem)
         if context.options:
@@ -117,34 +118,42 @@ class Document:
             yield f"compute capability {'.'.join(map(str, TARGETS[word].capability))}, such as {TARGETS[word].gpu.name}"
         if before is not None and before.type == "COLON" and word in DTYPES:
             yield f"{DTYPES[word].numpy}, {DTYPES[word].bytes} bytes an element"
-        if context.in_dims and word in facts.DIMS:
+        if self._is_dim(word, context) and word in facts.DIMS:
             yield _dim(word, problem)
         if word.type.lower() in facts.SOFT_KEYWORDS:
             yield facts.SOFT_KEYWORDS[word.type.lower()]
-        yield from self._names(word, conv, problem, context)
+        yield from self._names(word, conv, context)
         if word.type.lower() == word and word in facts.KEYWORDS:
             yield facts.KEYWORDS[word]
 
-    def _names(
-        self, word: Token, conv: ast.Conv | None, problem: ConvProblem | None, context: _Context
-    ) -> Iterator[str]:
+    def _is_dim(self, word: Token, context: _Context) -> bool:
+        """Whether a word names a dim of a tensor, or an axis; else it is part of a size there."""
+        after = self._words[self._place_of(word) + 1]
+        names = context.in_dims and after.type in ("ASSIGN", "COMMA", "RSQB", "STAR") and not context.in_size
+        return names or (context.in_axes and after.type == "ASSIGN")
+
+    def _names(self, word: Token, conv: ast.Conv | None, context: _Context) -> Iterator[str]:
         if context.in_epilogue and word in FUNCTIONS:
             f = FUNCTIONS[word]
             yield f"`{f.name}({', '.join(f.parameters)})`: {f.doc}"
         if context.in_epilogue and word == "acc":
             yield facts.ACC
-        for tensor in _tensors(conv):
-            if tensor.name.text == word and problem:
+        for tensor in () if context.in_dims or context.in_sizes else _tensors(conv):
+            if tensor.name.text == word:
                 role = next((r for r, s in _stated(conv).items() if s.tensor is tensor), str(word))
-                yield _tensor(problem, role, str(word))
+                for problem in self._problems(conv):  # an operand may be of one alone
+                    with suppress(KeyError):
+                        yield _tensor(problem, role, str(word))
         if any(let.name.text == word for let in self.tree.lets):
             value = Sizes(self.tree, {}, Report()).evaluate(ast.Reference(span_of(word), str(word)))
             yield f"`{word} = {value}`" if value is not None else f"`{word}`: a size"
 
     def _before(self, word: Token) -> Token | None:
-        at = self._words.index(word)
-        at = next(i for i in range(at, len(self._words)) if self._words[i] is word)
+        at = self._place_of(word)
         return self._words[at - 1] if at else None
+
+    def _place_of(self, word: Token) -> int:
+        return next(i for i, other in enumerate(self._words) if other is word)
 
     def _options(self, strategy: str) -> tuple[Option, ...]:
         return tuple(strategies.STRATEGIES[strategy].options) if strategy in strategies.STRATEGIES else ()
@@ -160,10 +169,12 @@ class Document:
         names = [t.name for t in _tensors(conv)]
         names += [a.name for part in (conv.all(ast.PointwiseSetting) if conv else ()) for a in part.body]
         context = _Context(self._words, self._before(word))
-        own = [] if context.in_dims else [n.span for n in names if n.text == word]
-        lets = [let.name.span for let in self.tree.lets if let.name.text == word]
+        is_dim = self._is_dim(word, context)
+        is_stated = is_dim and self._words[self._place_of(word) + 1].type == "ASSIGN"
+        own = [] if context.in_dims or context.in_sizes else [n.span for n in names if n.text == word]
+        lets = [] if is_stated else [let.name.span for let in self.tree.lets if let.name.text == word]
         stated = [d.name.span for t in _tensors(conv) for d in t.dims if d.name.text == word and d.extent]
-        return next(iter([*own, *lets, *(stated if context.in_dims else [])]), None)
+        return next(iter([*own, *lets, *(stated if is_dim else [])]), None)
 
     # --- completions ---
 
@@ -242,7 +253,7 @@ class _Context:
 
     def __init__(self, words: list[Token], last: Token | None) -> None:
         self.depth = 0
-        self.in_dims = self.in_epilogue = self.options = False
+        self.in_dims = self.in_epilogue = self.options = self.in_size = False
         self.strategy = self.setting = self.group = ""
         for before, word in zip([None, *words], words, strict=False):
             if last is None:
@@ -260,14 +271,27 @@ class _Context:
             case "RBRACE":
                 self.depth -= 1
                 self.in_epilogue = self.options = False
-            case "LSQB" | "RSQB":
-                self.in_dims = word.type == "LSQB"
+            case "LSQB" | "RSQB" | "COMMA":
+                self.in_dims = word.type == "LSQB" or (word.type == "COMMA" and self.in_dims)
+                self.in_size = False
+            case "ASSIGN":
+                self.in_size = self.in_dims
             case "NAME" if before is not None and before.type == "STRATEGY":
                 self.strategy = str(word)
             case "NAME" if self.options and before is not None and before.type != "ASSIGN":
                 self.group = str(word) if before.type != "NAME" else self.group
-            case "INPUT" | "FILTER" | "OUTPUT" | "OPERAND" | "LOWERED":
+            case _ if word.type in SETTING_KINDS or word.type == "OPERAND":
                 self.setting = str(word)
+
+    @property
+    def in_axes(self) -> bool:
+        """Whether amounts by axis stand here."""
+        return self.setting in AXES and self.depth == 1 and not self.in_dims
+
+    @property
+    def in_sizes(self) -> bool:
+        """Whether numbers and lets do."""
+        return (self.in_axes or self.setting == "groups") and self.depth == 1
 
 
 def _begin(span: Span) -> tuple[int, int]:

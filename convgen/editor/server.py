@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from lsprotocol import types
@@ -22,7 +23,8 @@ Look = Callable[[str], tuple[TextDocument, Document]]
 
 def server() -> LanguageServer:
     """A server with every feature; `start_io()` runs it."""
-    made = LanguageServer("convgen", __version__)
+    # whole texts: pygls would split lines where the protocol does not, as at U+2028
+    made = LanguageServer("convgen", __version__, text_document_sync_kind=types.TextDocumentSyncKind.Full)
     kept: dict[str, tuple[int | None, Document]] = {}
 
     def document(uri: str) -> tuple[TextDocument, Document]:
@@ -51,6 +53,7 @@ def server() -> LanguageServer:
     @made.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def closed(params: types.DidCloseTextDocumentParams) -> None:
         kept.pop(params.text_document.uri, None)
+        made.text_document_publish_diagnostics(types.PublishDiagnosticsParams(params.text_document.uri, []))
 
     _answer(made, document)
     return made
@@ -82,7 +85,7 @@ def _answer(made: LanguageServer, document: Look) -> None:
     def tidy(params: types.DocumentFormattingParams) -> list[types.TextEdit]:
         text, spec = document(params.text_document.uri)
         try:
-            whole = types.Range(types.Position(0, 0), types.Position(len(text.lines) + 1, 0))
+            whole = types.Range(types.Position(0, 0), types.Position(len(_lines(text)) + 1, 0))
             return [types.TextEdit(whole, formatted(spec.text))]
         except SpecError:  # its diagnostics are there to see
             return []
@@ -94,14 +97,24 @@ def _diagnostic(text: TextDocument, d: Diagnostic) -> types.Diagnostic:
     return types.Diagnostic(where, message, _SEVERITY[d.severity], d.code or None, source="convgen")
 
 
+def _lines(text: TextDocument) -> list[str]:
+    """The protocol's lines, which end in `\\n`, `\\r\\n` or `\\r` alone."""
+    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text.source)
+
+
+def _mark(text: TextDocument, line: int) -> int:
+    """Characters of a line, counted from 0, that are no part of a spec: a byte order mark."""
+    return int(line == 0 and text.source.startswith("\ufeff"))
+
+
 def _place(text: TextDocument, position: types.Position) -> tuple[int, int]:
     """A position as line and column of a span."""
-    at = text.position_codec.position_from_client_units(text.lines, position)
-    return at.line + 1, at.character + 1
+    at = text.position_codec.position_from_client_units(_lines(text), position)
+    return at.line + 1, at.character + 1 - _mark(text, at.line)
 
 
 def _range(text: TextDocument, span: Span) -> types.Range:
     """A span as a range, in the client's units."""
-    begin = types.Position(span.line - 1, span.column - 1)
-    end = types.Position(span.end_line - 1, span.end_column - 1)
-    return text.position_codec.range_to_client_units(text.lines, types.Range(begin, end))
+    begin = types.Position(span.line - 1, span.column - 1 + _mark(text, span.line - 1))
+    end = types.Position(span.end_line - 1, span.end_column - 1 + _mark(text, span.end_line - 1))
+    return text.position_codec.range_to_client_units(_lines(text), types.Range(begin, end))

@@ -190,11 +190,9 @@ class ConvProblem:
         return self.k // self.groups
 
     def tensor(self, role: str) -> Tensor:
-        """The tensor of a role: x, w, y, lowered, or an operand or a further result by name."""
+        """The tensor of a role: x, w, y, lowered, or an operand or a further result by name.  Raises KeyError."""
         found = getattr(self, role) if role in ("x", "w", "y", "lowered") else None
-        if found is None:
-            found = next(t for t in (*self.operands, *self.further) if t.name == role)
-        return found
+        return found or {t.name: t for t in (*self.operands, *self.further)}[role]
 
     def __hash__(self) -> int:
         """Of the fields that tell most problems apart: a search looks a problem up thousands of times."""

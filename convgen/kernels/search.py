@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +31,15 @@ from convgen.targets import Target
 DEPTHS = ("stages", "weight_stages")
 #: Held while a bound rises.
 _KNOWING = threading.Lock()
+
+
+def _forget_threads() -> None:
+    """In a process that was forked: the thread that held the lock is not in it."""
+    global _KNOWING
+    _KNOWING = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 @dataclass(frozen=True)

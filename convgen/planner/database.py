@@ -170,6 +170,8 @@ def _best(path: Path, asked: list[tuple[str, str, tuple[str, ...]]], strategy: s
     try:
         if path.is_file() and path.stat().st_size == 0:  # SQLite's empty database
             return
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise OSError("it is a device or a pipe")
         with open(path, "rb"), closing(connect_to_read(path, path == PACKAGED)) as connection:
             for problem, gpu, apart in asked:
                 query = (

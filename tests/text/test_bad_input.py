@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import needs
 import numpy
 import pytest
 from hypothesis import given, settings
@@ -660,3 +663,44 @@ def test_a_file_that_has_changed_since_it_was_read_is_no_spec(tmp_path):
     for data in (b"an output", b"another"):
         files.write_all({path: data})
     assert path.read_bytes() == b"another"
+
+
+@pytest.mark.parametrize("command", ["list", "check layer.conv", "fmt -"])
+def test_a_closed_standard_output_is_an_error(command, folder):
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m convgen {command} < layer.conv >&-"], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "standard output cannot be written: it is closed" in done.stderr
+
+
+def test_a_standard_error_that_takes_nothing_changes_no_outcome(folder):
+    for command, code in (("compile nosuch.conv", 2), ("check layer.conv", 0)):
+        done = subprocess.run(["sh", "-c", f"{sys.executable} -m convgen {command} 2>/dev/full"], capture_output=True)
+        assert done.returncode == code
+
+
+def test_the_server_says_that_its_input_is_closed(folder):
+    needs.module("pygls")
+    command = ["sh", "-c", f"{sys.executable} -m convgen lsp <&-"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "standard input or output cannot be used" in done.stderr
+
+
+def test_names_that_lead_to_one_file_are_one(folder):
+    own = Path("layer.conv").read_text()
+    Path("layer.conv").write_text(own + "\n\n")
+    Path("other.conv").symlink_to("layer.conv")
+    assert main(["fmt", "layer.conv", str(Path("layer.conv").absolute()), "other.conv"]) == 0
+    assert Path("layer.conv").read_text().endswith("}\n") and Path("other.conv").is_symlink()
+
+
+def test_a_long_name_is_formatted(folder):
+    name = "a" * 250 + ".conv"
+    Path(name).write_text(Path("layer.conv").read_text() + "\n\n")
+    assert main(["fmt", name]) == 0
+
+
+@pytest.mark.parametrize("address", ["", ":6379"])
+def test_an_address_without_a_host_is_none(address, folder, capsys):
+    assert main(["tune", "layer.conv", "--ray", address]) == 2
+    assert "is no address\nhint: HOST:PORT" in capsys.readouterr().err

@@ -359,3 +359,40 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_a_forked_process_does_not_wait_for_threads_that_it_does_not_have():
     assert subprocess.run([sys.executable, "-c", FORKS], timeout=60).returncode == 7
+
+
+PLANS_AND_FORKS = """
+import os, sys, threading, time
+from convgen import driver, planner
+from convgen.kernels import search
+from convgen.spec import Spec
+
+text = "conv {} {{ input x: f16[n=1, h=8, w=8, c=16] filter w: f16[k=16, r=3, s=3, c=16] output y: f16[n, p, q, k] }}"
+(first,), (second,) = (driver.load(Spec(text.format(name))) for name in "ab")
+choose, inside = planner.choose, threading.Event()
+
+def blocked(problem, *arguments):
+    if problem.name == "a":
+        inside.set()
+        time.sleep(600)
+    return choose(problem, *arguments)
+
+planner.choose = blocked
+threading.Thread(target=lambda: first.choice, daemon=True).start()
+assert inside.wait(60) and search._KNOWING.acquire()
+child = os.fork()
+if not child:
+    second.choice
+    os._exit(0)
+for _ in range(600):
+    ended, status = os.waitpid(child, os.WNOHANG)
+    if ended:
+        os._exit(os.waitstatus_to_exitcode(status))
+    time.sleep(0.1)
+os.kill(child, 9)
+os._exit(99)
+"""
+
+
+def test_a_forked_process_plans_what_a_thread_of_its_parent_was_planning():
+    assert subprocess.run([sys.executable, "-c", PLANS_AND_FORKS]).returncode == 0

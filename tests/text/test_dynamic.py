@@ -470,7 +470,9 @@ def test_auto_takes_the_fastest_measured_kernel_that_serves(monkeypatch):
         "tma_im2col": Tuned("tma_im2col", {"tile.m": 64, "tile.n": 16}, 5.0, "NVIDIA H200"),
         "direct": Tuned("direct", {"tile": 2}, 50.0, "NVIDIA H200"),
     }
-    monkeypatch.setattr("convgen.planner.database.ranked", lambda *asked: filter(None, [rows.get(asked[3] or "im2col")]))
+    monkeypatch.setattr(
+        "convgen.planner.database.ranked", lambda *asked: filter(None, [rows.get(asked[3] or "im2col")])
+    )
     problem = compilation().request.problem
     choice = planner.choose(problem, TARGETS["sm_90a"], "auto", {})
     assert (choice.strategy.name, choice.options) == ("tma_im2col", {"tile.m": 64, "tile.n": 16})

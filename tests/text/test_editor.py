@@ -165,6 +165,49 @@ def test_a_half_written_spec_is_answered_everywhere(cut):
             assert document.completions(line, column) is not None
 
 
+SHARED = """let n = 2
+let x = 3
+let w = 4
+conv a {
+  input x: f16[n, h=14, w=x*5, c=16]  filter w: f16[k=16, r=3, s=3, c=16]  output y: f16[n, p, q, k]
+  stride n  pad h=1 w=1
+  epilogue { result n: f16[n, p, q, k]  n = acc  y = acc }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "nth", "said", "declared"),
+    [
+        ("w=1", 0, "`w`: ", "w=x*5"),  # an axis, not the filter
+        ("h=1", 1, "`h`: ", "h=14"),
+        ("n  pad", 0, "`n = 2`", "n = 2"),  # a size, not the result
+        ("x*5", 0, "`x = 3`", "x = 3"),
+        ("w=x", 0, "`w`: ", "w=x*5"),  # a dim with an extent, not the let
+        ("n, h", 0, "`n`: ", "n = 2"),  # a dim whose extent the let is
+        ("n = acc", 0, "`n: f16[n=2,", "n: f16"),
+    ],
+)
+def test_dims_lets_and_tensors_of_one_name_are_told_apart(what, nth, said, declared):
+    document, at = Document(SHARED), place(SHARED, what, nth)
+    assert not document.diagnostics
+    hover = document.hover(*at)
+    assert hover and hover[0].startswith(said)
+    found = document.definition(*at)
+    assert found and (found.line, found.column) == place(SHARED, declared)
+
+
+def test_every_word_of_the_specs_that_ship_is_answered():
+    for path in sorted((Path(convgen.__file__).parents[1] / "specs" / "examples").glob("*.conv")):
+        document = Document(path.read_text())
+        for word in document._words:
+            if word.line and word.column and word[:1].isidentifier():
+                document.hover(word.line, word.column)
+                document.definition(word.line, word.column)
+    text = (Path(convgen.__file__).parents[1] / "specs" / "examples" / "dgrad_wgrad.conv").read_text()
+    assert Document(text).hover(*place(text, "operand other"[8:]))
+
+
 # ---- the protocol ------------------------------------------------------------------------------
 
 
@@ -242,6 +285,19 @@ def test_the_server_speaks_the_protocol():
         options = {"textDocument": document, "options": {"tabSize": 2, "insertSpaces": True}}
         (edit,) = client.ask("textDocument/formatting", options)
         assert edit["newText"].startswith("let batch = 4 * 2\n\nconv layer {")
+
+        marked = "\ufeff# a\u2028b\x0cc\x85d\nconv a { inptu }\n"
+        opened = {"uri": "file:///b.conv", "languageId": "conv", "version": 1, "text": marked}
+        client.notify("textDocument/didOpen", {"textDocument": opened})
+        heard = client.hear(lambda m: m.get("method") == "textDocument/publishDiagnostics")["params"]["diagnostics"]
+        assert heard and {d["range"]["start"]["line"] for d in heard} == {1}
+        change = {"textDocument": {"uri": opened["uri"], "version": 2}, "contentChanges": [{"text": "\ufeffconvv a"}]}
+        client.notify("textDocument/didChange", change)
+        (heard,) = client.hear(lambda m: m.get("method") == "textDocument/publishDiagnostics")["params"]["diagnostics"]
+        assert heard["range"]["start"] == {"line": 0, "character": 1}  # behind the byte order mark
+        client.notify("textDocument/didClose", {"textDocument": {"uri": opened["uri"]}})
+        closed = client.hear(lambda m: m.get("method") == "textDocument/publishDiagnostics")["params"]
+        assert (closed["uri"], closed["diagnostics"]) == (opened["uri"], [])
 
         nowhere = at | {"textDocument": {"uri": "file:///no/such/file.conv"}}
         assert client.ask("textDocument/hover", nowhere) is None
