@@ -41,7 +41,8 @@ from convgen.ir.tensor import Tensor
 def random_inputs(problem: ConvProblem, seed: int) -> dict[str, numpy.ndarray]:
     """Normal data for every tensor that the problem reads (by role) and every operand (by name).
 
-    s8 and s32 tensors get integers in [-8, 8].  Inputs of an fp8 result are scaled down by powers of two
+    s8 and s32 tensors get integers in [-8, 8], and one element of 16 of s8 any that there is, so that sums take more than
+    16 bits and float32 still has them all.  Inputs of an fp8 result are scaled down by powers of two
     so that sums stay within its range.  A channel slice is one of a tensor that is poison elsewhere.
     """
     rng = numpy.random.default_rng(seed)
@@ -56,6 +57,8 @@ def random_inputs(problem: ConvProblem, seed: int) -> dict[str, numpy.ndarray]:
             values: Array = rng.standard_normal(tensor.shape, dtype=drawn) * drawn(factor)
         else:
             values = rng.integers(-8, 9, tensor.shape)
+            if tensor.dtype == "s8":
+                values = numpy.where(rng.random(tensor.shape) < 1 / 16, rng.integers(-128, 128, tensor.shape), values)
         array = numpy.asarray(values, numpy_dtype(tensor.dtype))  # where there are no dims, values is no array
         if tensor.pitch:
             values, array = array, poisoned(tensor)
