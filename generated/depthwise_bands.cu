@@ -19,7 +19,7 @@
 // digest   adf65756fa5f432c
 // strategy depthwise { kernel depthwise_stream  math mma  tile p=8 q=16  vector 8  slice 32  strip 14  band 8  stages 4  threads 128  blocks 3 }
 // target   sm_90a
-// launch   convgen_depthwise_bands: blocks of 160 threads, persistent, 3 per SM, for 672 tiles, in multiples of 3, 71552 bytes of shared memory
+// launch   convgen_depthwise_bands: blocks of 160 threads, persistent, 3 per SM, and no more than 672, in multiples of 3, 71552 bytes of shared memory
 // map      x_map: x of 96 x 56 x 56 x 8 f16, tiled: boxes of 32 x 24 x 8 x 1, 64-byte swizzle
 // map      y_map: y of 96 x 56 x 56 x 8 f16, tiled: boxes of 32 x 14 x 8 x 1, 64-byte swizzle
 

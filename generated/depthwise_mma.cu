@@ -19,7 +19,7 @@
 // digest   cc556afb4e4ddb79
 // strategy depthwise { kernel depthwise_stream  math mma  tile p=8 q=16  vector 8  slice 64  strip 14  band 8  stages 4  threads 256  blocks 1 }
 // target   sm_90a
-// launch   convgen_depthwise_mma: blocks of 288 threads, persistent, 1 per SM, for 96 tiles, in multiples of 6, 133824 bytes of shared memory
+// launch   convgen_depthwise_mma: blocks of 288 threads, persistent, 1 per SM, and no more than 96, in multiples of 6, 133824 bytes of shared memory
 // map      x_map: x of 384 x 14 x 14 x 8 f16, tiled: boxes of 64 x 24 x 8 x 1, 128-byte swizzle
 // map      y_map: y of 384 x 14 x 14 x 8 f16, tiled: boxes of 64 x 14 x 8 x 1, 128-byte swizzle
 

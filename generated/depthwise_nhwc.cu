@@ -19,7 +19,7 @@
 // digest   26f29b5e9abc3907
 // strategy depthwise { kernel depthwise_direct  tile p=2 q=4  vector 2  threads 256  blocks 2 }
 // target   sm_80
-// launch   convgen_depthwise_nhwc: blocks of 256 threads, persistent, 2 per SM, for 392 tiles, 2448 bytes of shared memory
+// launch   convgen_depthwise_nhwc: blocks of 256 threads, persistent, 2 per SM, and no more than 392, 2448 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -19,7 +19,7 @@
 // digest   ccc0b521408a1a2a
 // strategy depthwise { kernel depthwise_stream  math fma  tile p=2 q=4  vector 4  slice 144  strip 28  band 2  stages 4  threads 256  blocks 1 }
 // target   sm_90a
-// launch   convgen_depthwise_stream: blocks of 288 threads, persistent, 1 per SM, for 448 tiles, 74640 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_depthwise_stream: blocks of 288 threads, persistent, 1 per SM, and no more than 448, 74640 bytes of shared memory, or 116736 where blocks are few
 // map      x_map: x of 144 x 56 x 56 x 8 f16, tiled: boxes of 144 x 30 x 2 x 1
 
 using u8 = unsigned char;

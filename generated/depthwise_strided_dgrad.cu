@@ -19,7 +19,7 @@
 // digest   4a63c15d3999ed4f
 // strategy depthwise { kernel depthwise_stream  math fma  tile p=2 q=4  vector 4  slice 96  strip 28  band 4  stages 14  threads 352  blocks 1 }
 // target   sm_90a
-// launch   convgen_depthwise_strided_dgrad: blocks of 384 threads, persistent, 1 per SM, for 896 tiles, 84592 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_depthwise_strided_dgrad: blocks of 384 threads, persistent, 1 per SM, and no more than 896, 84592 bytes of shared memory, or 116736 where blocks are few
 // map      x_map: y of 96 x 56 x 56 x 8 f16, tiled: boxes of 96 x 15 x 2 x 1
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c
 // pixels of y that are 2 x 2 apart are a phase, with taps of its own: 1 of 4 taps, 2 of 2 taps, 1 of 1 tap

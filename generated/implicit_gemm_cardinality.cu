@@ -15,7 +15,7 @@
 // digest   fd3cb924c731469c
 // strategy implicit_gemm { kernel small_groups  tile p=7  slice 1  warps m=2  stages 2  blocks 6 }
 // target   sm_80
-// launch   convgen_implicit_gemm_cardinality: blocks of 64 threads, persistent, 6 per SM, for 512 tiles, in multiples of 16, 25920 bytes of shared memory
+// launch   convgen_implicit_gemm_cardinality: blocks of 64 threads, persistent, 6 per SM, and no more than 512, in multiples of 16, 25920 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

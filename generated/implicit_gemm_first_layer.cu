@@ -15,7 +15,7 @@
 // digest   5a84a068361f0d45
 // strategy implicit_gemm { kernel stem_mma  tile m=512 n=64  warps m=8  stages 2 }
 // target   sm_80
-// launch   convgen_implicit_gemm_first_layer: blocks of 256 threads, persistent, 1 per SM, for 200 tiles, 68448 bytes of shared memory
+// launch   convgen_implicit_gemm_first_layer: blocks of 256 threads, persistent, 1 per SM, and no more than 200, 68448 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

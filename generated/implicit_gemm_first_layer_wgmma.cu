@@ -19,7 +19,7 @@
 // digest   9fc85cac78c2cb06
 // strategy implicit_gemm { kernel stem_wgmma  tile m=256 n=64  warps m=16  stages 2 }
 // target   sm_90a
-// launch   convgen_implicit_gemm_first_layer_wgmma: blocks of 512 threads, persistent, 1 per SM, for 392 tiles, 56672 bytes of shared memory
+// launch   convgen_implicit_gemm_first_layer_wgmma: blocks of 512 threads, persistent, 1 per SM, and no more than 392, 56672 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

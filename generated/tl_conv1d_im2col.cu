@@ -15,7 +15,7 @@
 // digest   0c009c47e0f4922e
 // strategy implicit_gemm { kernel stem_mma  tile m=128 n=64  warps m=8  stages 2  blocks 2 }
 // target   sm_90a
-// launch   convgen_tl_conv1d_im2col: blocks of 256 threads, persistent, 2 per SM, for 32 tiles, 10560 bytes of shared memory
+// launch   convgen_tl_conv1d_im2col: blocks of 256 threads, persistent, 2 per SM, and no more than 32, 10560 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

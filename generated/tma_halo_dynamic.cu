@@ -21,7 +21,7 @@
 // digest   a644fa9c460e59af
 // strategy tma_halo { tile m=128 n=64 k=32  strip 7  images 2  stages 2  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1 }
 // target   sm_90a
-// launch   convgen_tma_halo_dynamic: blocks of 384 threads, persistent, 1 per SM, for 32 tiles, 128072 bytes of shared memory
+// launch   convgen_tma_halo_dynamic: blocks of 384 threads, persistent, 1 per SM, and no more than 32, 128072 bytes of shared memory
 // map      a_map: x of 32 x 7 x 7 x 64 f16, tiled: boxes of 32 x 8 x 8 x 2, 64-byte swizzle
 // map      b_map: w of 32 x 9 x 64 f16, tiled: boxes of 32 x 1 x 64, 64-byte swizzle
 

@@ -19,7 +19,7 @@
 // digest   7bdb2e0dedccadb1
 // strategy tma_halo { tile m=112 n=64 k=64  strip 75  images 1  stages 1  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1 }
 // target   sm_90a
-// launch   convgen_tma_halo_few_channels: blocks of 384 threads, persistent, 1 per SM, for 3696 tiles, 179240 bytes of shared memory
+// launch   convgen_tma_halo_few_channels: blocks of 384 threads, persistent, 1 per SM, and no more than 3696, 179240 bytes of shared memory
 // map      a_map: x of 64 x 224 x 224 x 8 f16, tiled: boxes of 64 x 77 x 5 x 1, 128-byte swizzle
 // map      b_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 

@@ -20,7 +20,7 @@
 // digest   9ccc7712dba9fbf1
 // strategy tma_halo { tile m=112 n=64 k=16  strip 28  images 1  stages 2  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1  group_pack 4  fold 4 }
 // target   sm_90a
-// launch   convgen_tma_halo_fold: blocks of 384 threads, persistent, 1 per SM, for 512 tiles, in multiples of 8, 140360 bytes of shared memory
+// launch   convgen_tma_halo_fold: blocks of 384 threads, persistent, 1 per SM, and no more than 512, in multiples of 8, 140360 bytes of shared memory
 // map      a_map_5: x of 128 x 56 x 56 x 8 f16, tiled: boxes of 16 x 30 x 20 x 1, every 1 1 4 1, 32-byte swizzle
 // map      a_map_6: x of 128 x 56 x 56 x 8 f16, tiled: boxes of 16 x 30 x 24 x 1, every 1 1 4 1, 32-byte swizzle
 

@@ -15,7 +15,7 @@
 // digest   1613a63eb49d2d33
 // strategy tma_halo { tile m=64 n=32 k=32  strip 7  images 1  stages 3  weight_stages 0  consumers 2  schedule pingpong  swap_ab 0 }
 // target   sm_90a
-// launch   convgen_tma_halo_groups: blocks of 384 threads, persistent, 1 per SM, for 256 tiles, in multiples of 32, 64616 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_tma_halo_groups: blocks of 384 threads, persistent, 1 per SM, and no more than 256, in multiples of 32, 64616 bytes of shared memory, or 116736 where blocks are few
 // map      a_map: x of 1024 x 7 x 7 x 8 bf16, tiled: boxes of 32 x 8 x 9 x 1, 64-byte swizzle
 // map      b_map: w of 32 x 9 x 1024 bf16, tiled: boxes of 32 x 1 x 32, 64-byte swizzle
 

@@ -15,7 +15,7 @@
 // digest   c0fd094afa9588a6
 // strategy tma_halo { tile m=96 n=64 k=64  strip 49  images 1  stages 1  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1 }
 // target   sm_90a
-// launch   convgen_tma_halo_last_channels: blocks of 384 threads, persistent, 1 per SM, for 3120 tiles, in multiples of 6, 226344 bytes of shared memory
+// launch   convgen_tma_halo_last_channels: blocks of 384 threads, persistent, 1 per SM, and no more than 3120, in multiples of 6, 226344 bytes of shared memory
 // map      a_map: x of 72 x 97 x 97 x 5 bf16, tiled: boxes of 64 x 51 x 5 x 1, 128-byte swizzle
 // map      b_map: w of 72 x 9 x 344 bf16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 

@@ -19,7 +19,7 @@
 // digest   a482f27842acccd6
 // strategy tma_halo { tile m=64 n=32 k=32  strip 28  images 1  stages 1  weight_stages 0  consumers 3  schedule pingpong  swap_ab 0 }
 // target   sm_90a
-// launch   convgen_tma_halo_many_taps: blocks of 512 threads, persistent, 1 per SM, for 1920 tiles, 175160 bytes of shared memory
+// launch   convgen_tma_halo_many_taps: blocks of 512 threads, persistent, 1 per SM, and no more than 1920, 175160 bytes of shared memory
 // map      a_map: x of 32 x 112 x 112 x 8 f16, tiled: boxes of 32 x 34 x 9 x 1, 64-byte swizzle
 // map      b_map: w of 32 x 49 x 32 f16, tiled: boxes of 32 x 1 x 32, 64-byte swizzle
 

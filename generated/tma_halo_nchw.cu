@@ -16,7 +16,7 @@
 // strategy tma_halo { tile m=32 n=64 k=64  strip 14  images 1  stages 3  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1 }
 // target   sm_90a
 // launch   convgen_tma_halo_nchw_prepare: 80 blocks of 256 threads, 16384 bytes of shared memory
-// launch   convgen_tma_halo_nchw: blocks of 384 threads, persistent, 1 per SM, for 56 tiles, 156776 bytes of shared memory
+// launch   convgen_tma_halo_nchw: blocks of 384 threads, persistent, 1 per SM, and no more than 56, 156776 bytes of shared memory
 // map      a_map: workspace.x of 64 x 14 x 14 x 8 f16, tiled: boxes of 64 x 15 x 6 x 1, 128-byte swizzle
 // map      b_map: workspace.w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // prepares x from n c h w to n h w c, 200704 bytes of workspace

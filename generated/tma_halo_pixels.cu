@@ -15,7 +15,7 @@
 // digest   ec1ac312ea3c5999
 // strategy tma_halo { tile m=64 n=32 k=16  strip 14  images 1  stages 3  weight_stages 0  consumers 2  schedule pingpong  swap_ab 0 }
 // target   sm_90a
-// launch   convgen_tma_halo_pixels: blocks of 384 threads, persistent, 1 per SM, for 128 tiles, 71784 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_tma_halo_pixels: blocks of 384 threads, persistent, 1 per SM, and no more than 128, 71784 bytes of shared memory, or 116736 where blocks are few
 // map      a_map: x of 16 x 28 x 28 x 8 bf16, tiled: boxes of 16 x 18 x 9 x 1, 32-byte swizzle
 // map      b_map: w of 16 x 25 x 32 bf16, tiled: boxes of 16 x 1 x 32, 32-byte swizzle
 

@@ -20,7 +20,7 @@
 // digest   dab45a9b4cf37300
 // strategy tma_halo { tile m=144 n=64 k=64  strip 56  images 1  stages 1  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1 }
 // target   sm_90a
-// launch   convgen_tma_halo_residual: blocks of 384 threads, persistent, 1 per SM, for 1472 tiles, 199720 bytes of shared memory
+// launch   convgen_tma_halo_residual: blocks of 384 threads, persistent, 1 per SM, and no more than 1472, 199720 bytes of shared memory
 // map      a_map: x of 64 x 56 x 56 x 64 f16, tiled: boxes of 64 x 57 x 6 x 1, 128-byte swizzle
 // map      b_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 

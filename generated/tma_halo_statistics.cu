@@ -24,7 +24,7 @@
 // digest   9a5659776ad6d298
 // strategy tma_halo { tile m=128 n=64 k=32  strip 64  images 1  stages 3  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1 }
 // target   sm_90a
-// launch   convgen_tma_halo_statistics: blocks of 384 threads, persistent, 1 per SM, for 264 tiles, 183400 bytes of shared memory
+// launch   convgen_tma_halo_statistics: blocks of 384 threads, persistent, 1 per SM, and no more than 264, 183400 bytes of shared memory
 // launch   convgen_tma_halo_statistics_sum_s_1: 64 blocks of 256 threads, 1024 bytes of shared memory
 // map      a_map: x of 32 x 64 x 64 x 8 f16, tiled: boxes of 32 x 65 x 5 x 1, 64-byte swizzle
 // map      b_map: w of 32 x 9 x 64 f16, tiled: boxes of 32 x 1 x 64, 64-byte swizzle

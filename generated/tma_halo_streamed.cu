@@ -19,7 +19,7 @@
 // digest   d4449c88d33e68a5
 // strategy tma_halo { tile m=192 n=128 k=64  strip 7  images 3  stages 3  weight_stages 4  consumers 2  schedule cooperative  swap_ab 1 }
 // target   sm_90a
-// launch   convgen_tma_halo_streamed: blocks of 384 threads, persistent, 1 per SM, for 44 tiles, in multiples of 4, 198768 bytes of shared memory
+// launch   convgen_tma_halo_streamed: blocks of 384 threads, persistent, 1 per SM, and no more than 44, in multiples of 4, 198768 bytes of shared memory
 // map      a_map: x of 512 x 7 x 7 x 32 f16, tiled: boxes of 64 x 8 x 8 x 3, 128-byte swizzle
 // map      b_map: w of 512 x 9 x 512 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 

@@ -15,7 +15,7 @@
 // digest   879667a9f0c65e41
 // strategy tma_halo { tile m=64 n=64 k=64  strip 14  images 1  stages 1  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1 }
 // target   sm_90a
-// launch   convgen_tma_halo_stride: blocks of 384 threads, persistent, 1 per SM, for 112 tiles, 197672 bytes of shared memory
+// launch   convgen_tma_halo_stride: blocks of 384 threads, persistent, 1 per SM, and no more than 112, 197672 bytes of shared memory
 // map      a_map_6: x of 64 x 56 x 56 x 8 f16, tiled: boxes of 64 x 30 x 12 x 1, every 1 2 2 1, 128-byte swizzle
 // map      a_map_7: x of 64 x 56 x 56 x 8 f16, tiled: boxes of 64 x 30 x 14 x 1, every 1 2 2 1, 128-byte swizzle
 // map      b_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle

@@ -19,7 +19,7 @@
 // digest   40ef57e10ea260c7
 // strategy tma_halo { tile m=96 n=192 k=64  strip 28  images 1  stages 2  weight_stages 0  consumers 3  schedule cooperative  swap_ab 1  group_pack 2  fold 4 }
 // target   sm_90a
-// launch   convgen_tma_halo_strided_dgrad: blocks of 512 threads, persistent, 1 per SM, for 4352 tiles, in multiples of 2, 199720 bytes of shared memory
+// launch   convgen_tma_halo_strided_dgrad: blocks of 512 threads, persistent, 1 per SM, and no more than 4352, in multiples of 2, 199720 bytes of shared memory
 // map      a_map: y of 72 x 56 x 56 x 64 f16, tiled: boxes of 64 x 29 x 6 x 1, 128-byte swizzle
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c
 // pixels of y that are 2 x 2 apart are a phase, with taps of its own: 1 of 4 taps, 2 of 2 taps, 1 of 1 tap

@@ -19,7 +19,7 @@
 // digest   dfd427b913117fa7
 // strategy tma_halo { tile m=128 n=32 k=64  strip 64  images 1  stages 2  weight_stages 6  consumers 2  schedule pingpong  swap_ab 0 }
 // target   sm_90a
-// launch   convgen_tma_halo_three_axes: blocks of 384 threads, persistent, 1 per SM, for 16896 tiles, 230656 bytes of shared memory
+// launch   convgen_tma_halo_three_axes: blocks of 384 threads, persistent, 1 per SM, and no more than 16896, 230656 bytes of shared memory
 // map      a_map: x of 64 x 128 x 128 x 128 x 1 f16, tiled: boxes of 64 x 66 x 5 x 1 x 1, 128-byte swizzle
 // map      b_map: w of 64 x 27 x 32 f16, tiled: boxes of 64 x 1 x 32, 128-byte swizzle
 

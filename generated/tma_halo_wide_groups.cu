@@ -19,7 +19,7 @@
 // digest   94744d2418c1db67
 // strategy tma_halo { tile m=208 n=64 k=64  strip 28  images 1  stages 1  weight_stages 6  consumers 2  schedule pingpong  swap_ab 1 }
 // target   sm_90a
-// launch   convgen_tma_halo_wide_groups: blocks of 384 threads, persistent, 1 per SM, for 2048 tiles, in multiples of 8, 185568 bytes of shared memory
+// launch   convgen_tma_halo_wide_groups: blocks of 384 threads, persistent, 1 per SM, and no more than 2048, in multiples of 8, 185568 bytes of shared memory
 // map      a_map: x of 448 x 28 x 28 x 64 f16, tiled: boxes of 64 x 29 x 11 x 1, 128-byte swizzle
 // map      b_map: w of 56 x 9 x 448 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 

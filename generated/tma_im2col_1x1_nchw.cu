@@ -20,7 +20,7 @@
 // digest   5978da73744d5a2a
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative }
 // target   sm_90a
-// launch   convgen_tma_im2col_1x1_nchw: blocks of 384 threads, persistent, 1 per SM, for 224 tiles, 198816 bytes of shared memory
+// launch   convgen_tma_im2col_1x1_nchw: blocks of 384 threads, persistent, 1 per SM, and no more than 224, 198816 bytes of shared memory
 // map      a_map: x of 784 x 128 x 8 f16, tiled: boxes of 64 x 64 x 1, 128-byte swizzle
 // map      b_map: w of 128 x 1 x 512 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 // map      c_map: y of 784 x 512 x 8 f16, tiled: boxes of 64 x 64 x 1, 128-byte swizzle

@@ -20,7 +20,7 @@
 // digest   c919ccb305ec01ed
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule pingpong }
 // target   sm_90a
-// launch   convgen_tma_im2col_strided_dgrad: blocks of 384 threads, persistent, 1 per SM, for 1568 tiles, 230560 bytes of shared memory
+// launch   convgen_tma_im2col_strided_dgrad: blocks of 384 threads, persistent, 1 per SM, and no more than 1568, 230560 bytes of shared memory
 // map      a_map: y of 128 x 28 x 28 x 64 f16, im2col: boxes of 64 channels by 128 pixels between corners 0 0 and 0 0, 128-byte swizzle
 // map      b_map: w of 128 x 9 x 128 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c

@@ -246,7 +246,7 @@ constexpr int store_columns = part_columns;
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 2 boxes of 64 pixels x 128
-//   B         4 stages x 3 boxes of 64 pixels x 128
+//   B         4 stages x 3 boxes of 64 pixels, 8192 bytes each
 //   barriers  8 x 8
 //
 // The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the

@@ -51,7 +51,7 @@ __device__ __forceinline__ void fence_mbarrier_init() {
 }
 
 // Arrives at the barrier at the same address in block `rank` of the cluster: the tensor cores have read their operands.
-// It publishes none of this thread's stores; a release at cluster scope would, and would wait for memory.
+// It publishes none of this thread's stores to that block; a release at cluster scope would, and would wait for memory.
 __device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier, u32 rank) {
   asm volatile("{\n"
                ".reg .b32 remote;\n"
@@ -264,7 +264,7 @@ constexpr int store_columns = part_columns;
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 2 boxes of 64 pixels x 128
-//   B         4 stages x 2 boxes of 64 pixels x 128
+//   B         4 stages x 2 boxes of 64 pixels, 8192 bytes each
 //   barriers  8 x 8
 //
 // The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the

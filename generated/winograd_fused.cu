@@ -20,7 +20,7 @@
 // strategy winograd { kernel winograd_fused  form fused  strip 32  tile n=64 k=64  stages 2  weight_stages 0  schedule pingpong }
 // target   sm_90a
 // launch   convgen_winograd_fused_filter: 96 blocks of 128 threads
-// launch   convgen_winograd_fused: blocks of 384 threads, persistent, 1 per SM, for 3136 tiles, 230472 bytes of shared memory
+// launch   convgen_winograd_fused: blocks of 384 threads, persistent, 1 per SM, and no more than 3136, 230472 bytes of shared memory
 // map      a_map: x of 64 x 224 x 224 x 8 f16, tiled: boxes of 64 x 36 x 6 x 1, every 1 4 1 1, 128-byte swizzle
 // map      b_map: workspace.u of 64 x 64 x 12 f16, tiled: boxes of 64 x 64 x 4, 128-byte swizzle
 // F(2, 3) along rows of the filter
@@ -272,7 +272,8 @@ __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 1
 // A filter row's three taps come as four points, U = G w.  Two neighboring outputs read four pixels d of a row, whose
 // points are V = B^T d; the products of V and U are summed over filter rows and channels, in four accumulators, M, and
 // the outputs are A^T M.  V is operand A, made of the x that a_map brings; U is B.  Pixels are halved before they are
-// added, so that the sum of two cannot overflow; G's rows are scaled down likewise, and A^T's columns take both back.
+// added, so that the sum of two cannot overflow; G's middle rows are halved, too, and A^T's columns take both back.  The first
+// and the last point have signs of their own, which cancel in the products or in A^T.
 //
 // A quad is four neighboring outputs of a row.  Rows g and g + 8 of a warp's fragment of V are the first and the second
 // two outputs of a quad: a lane makes both from six pixels of the halo tile, which lies in shared memory in four phases,

@@ -108,7 +108,7 @@ class Launch:
     def __str__(self) -> str:
         blocks = f"block{'s' if self.persistent or prod(self.grid) > 1 else ''} of {self.block} threads"
         if self.persistent:
-            parts = [f"{blocks}, persistent, {self.blocks_per_sm} per SM, for {prod(self.grid)} tiles"]
+            parts = [f"{blocks}, persistent, {self.blocks_per_sm} per SM, and no more than {prod(self.grid)}"]
         else:
             parts = [f"{' x '.join(map(str, self.grid)).removesuffix(' x 1').removesuffix(' x 1')} {blocks}"]
         if self.multiple_of > 1:
