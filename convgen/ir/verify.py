@@ -41,9 +41,9 @@ from convgen.ir.tensor import Tensor
 def random_inputs(problem: ConvProblem, seed: int) -> dict[str, numpy.ndarray]:
     """Normal data for every tensor that the problem reads (by role) and every operand (by name).
 
-    s8 and s32 tensors get integers in [-8, 8], and one element of 16 of s8 any that there is, so that sums take more than
-    16 bits and float32 still has them all.  Inputs of an fp8 result are scaled down by powers of two
-    so that sums stay within its range.  A channel slice is one of a tensor that is poison elsewhere.
+    s8 and s32 tensors get integers in [-8, 8], and one element of 16 of s8 any that there is, so that sums take more
+    than 16 bits and float32 still has them all.  Inputs of an fp8 result are scaled down by powers of two so that sums
+    stay within its range.  A channel slice is one of a tensor that is poison elsewhere.
     """
     rng = numpy.random.default_rng(seed)
     narrow = any(t.element.is_float and t.element.bytes == 1 for t in problem.results)
