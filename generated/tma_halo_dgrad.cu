@@ -230,7 +230,7 @@ __device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return la
 // ---- kernel ----------------------------------------------------------------------------------
 // A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
-//   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, c] * w[k, r, s, c]
+//   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, c] * w[c, R - 1 - r, S - 1 - s, k]
 //
 // This is a dgrad: x here is y's gradient, and y is x's.
 // A is x, B is w, C is y.  wgmma takes B first, so that output channels run along its m.

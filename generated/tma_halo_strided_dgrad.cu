@@ -235,7 +235,7 @@ __device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return la
 // ---- kernel ----------------------------------------------------------------------------------
 // A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
-//   y[n, p, q, k] = sum over r, s, c of x[n, (p + 1 - r) / 2, (q + 1 - s) / 2, k / 24 * 24 + c] * w[k, r, s, c]
+//   y[n, p, q, k] = sum over r, s, c of x[n, (p + 1 - r) / 2, (q + 1 - s) / 2, k / 24 * 24 + c] * w[k / 24 * 24 + c, r, s, k % 24]
 //   over the taps for which these quotients are whole
 //
 // This is a dgrad: x here is y's gradient, and y is x's.

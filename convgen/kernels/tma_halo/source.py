@@ -60,7 +60,7 @@ def source(plan: Plan, layout: Layout) -> str:
         weights_each="tap by tap",
         weights_at=f"i / ({taps}) * tile_k, {tap}, k0",
         prepare=layout.prepared.kernel,
-        formula=formula(layout.assigned.problem, layout.strided),
+        formula=formula(layout.assigned.problem, layout.strided, layout.assigned.backward),
         output=tuple(window.output for window in windows(problem)),
         filter=(len(h.offsets), len(w.offsets)),
         swizzle_field=SWIZZLE_FIELD[layout.span],
@@ -200,8 +200,9 @@ def _depth(problem: ConvProblem) -> Depth | None:
     return Depth(len(d.offsets), d.output, at)
 
 
-def formula(problem: ConvProblem, strided: ConvProblem | None = None) -> str:
-    """The convolution as one line; or a `strided` dgrad, of which it is the assignment."""
+def formula(problem: ConvProblem, strided: ConvProblem | None = None, backward: bool = False) -> str:
+    """The convolution as one line; or a dgrad, `backward`, of which it is the assignment: that reads the filter as it
+    lies in memory with its channels exchanged and, where it is not `strided`, from the last tap on."""
     sp = problem.spatial
     at = [variable(d, problem.extent(d)) for d in ("n", *sp.output, "k", *sp.filter, "c")]
     maps = derive(problem, at, {v.name: v.symbol for v in at})
@@ -212,11 +213,13 @@ def formula(problem: ConvProblem, strided: ConvProblem | None = None) -> str:
             f"({affine(d, 1, pad)} - {tap}{f' * {dilation}' if dilation > 1 else ''}) / {stride}"
             for d, tap, stride, pad, dilation in axes
         ]
-    x = ", ".join(["n", *pixel, "c"])
-    if problem.groups > 1:
-        x = x.removesuffix("c") + f"k / {problem.k_per_group} * {problem.c_per_group} + c"
+    grouped = problem.groups > 1
+    channel = f"k / {problem.k_per_group} * {problem.c_per_group} + c" if grouped else "c"
+    x = ", ".join(["n", *pixel, channel])
+    tap = [f"{f.upper()} - 1 - {f}" if backward and not strided else f for f in sp.filter]
+    w = [channel, *tap, f"k % {problem.k_per_group}" if grouped else "k"] if backward else ["k", *tap, "c"]
     taps = ", ".join(sp.filter)
-    return f"y[n, {', '.join(sp.output)}, k] = sum over {taps}, c of x[{x}] * w[k, {taps}, c]"
+    return f"y[n, {', '.join(sp.output)}, k] = sum over {taps}, c of x[{x}] * w[{', '.join(w)}]"
 
 
 def affine(position: str, scale: int, constant: int) -> str:
