@@ -305,7 +305,7 @@ def _check_measuring(arguments: argparse.Namespace) -> None:
 def _check_database(path: Path) -> None:
     """A file of something else is neither written to nor set aside where it was named.  Raises UsageError,
     DatabaseError."""
-    from convgen.planner.database_file import check_ours
+    from convgen.planner.database_file import MAGIC, check_ours
 
     if os.path.isdir(path):
         raise UsageError(f"{path}: is a folder\nhint: name a file")
@@ -313,12 +313,12 @@ def _check_database(path: Path) -> None:
         raise UsageError(f"{path}: is a device or a pipe\nhint: name a file")
     try:
         with open(path, "rb") as file:
-            start = file.read(16)
+            start = file.read(len(MAGIC))
     except FileNotFoundError:
         return
     except (OSError, ValueError) as e:
         raise UsageError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from None
-    if start and start != b"SQLite format 3\0":
+    if start and start != MAGIC:
         raise UsageError(f"{path}: not a tuning database\nhint: name another file, or move this one away")
     check_ours(path)
 

@@ -135,9 +135,8 @@ def activation(given: str | Sequence[object] | None, beyond: float = math.inf) -
         raise WrongArguments(f"activation has no name in front: {given!r:.80}: expected one such as 'relu', or None")
     known = ACTIVATIONS.get(name)
     if known is None:
-        found = None if habits.plain(name) == "none" else habits.meant(name, ACTIVATIONS, habits.ACTIVATIONS)
-        hint = f"did you mean `{found}`?" if found or habits.plain(name) == "none" else ""
-        hint = hint or f"known are {', '.join(ACTIVATIONS)}"
+        found = "None" if habits.plain(name) == "none" else habits.meant(name, ACTIVATIONS, habits.ACTIVATIONS)
+        hint = f"did you mean `{found}`?" if found else f"known are {', '.join(ACTIVATIONS)}"
         raise WrongArguments(f"there is no activation {name!r}\nhint: {hint}")
     finite = [value for value in map(_float, numbers) if math.isfinite(value)]
     if len(finite) < len(numbers) or len(numbers) > len(known.defaults):

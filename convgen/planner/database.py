@@ -27,7 +27,7 @@ from convgen.planner.database_file import (
     connect_to_read,
     connect_to_write,
     no_database,
-    opening,
+    one_process,
     set_aside,
     unwritable,
 )
@@ -224,7 +224,8 @@ class Database:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with opening(path):
+            # two must not both set a broken file aside, nor create the tables
+            with one_process(path, ".lock"):
                 try:
                     self._connection = connect_to_write(path)
                 except NotATuningDatabase as e:

@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS measurement (
 ) WITHOUT ROWID
 """
 #: What a file of SQLite begins with.
-_MAGIC = b"SQLite format 3\0"
+MAGIC = b"SQLite format 3\0"
 COLUMNS = "key, gpu, schema, strategy, options, status, us, detail, date"
 
 
@@ -50,9 +50,13 @@ def connect_to_read(path: Path, immutable: bool = False) -> sqlite3.Connection:
 
 
 @contextmanager
-def opening(path: Path) -> Iterator[None]:
-    """One process at a time: two must not both set a broken file aside, nor create the tables."""
-    with open(f"{path}.lock", "w") as lock:
+def one_process(path: Path, suffix: str) -> Iterator[None]:
+    """One process at a time, of those that name the same file beside a database.  Raises DatabaseError."""
+    try:
+        lock = open(f"{path}{suffix}", "w")  # noqa: SIM115
+    except OSError as e:
+        raise unwritable(path, e) from None
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -61,8 +65,7 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
     """Opens or creates.  Raises NotATuningDatabase, sqlite3.OperationalError."""
     connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
     try:
-        (layout,) = connection.execute("PRAGMA user_version").fetchone()
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        layout, tables = _layout(connection)
         if tables and layout != LAYOUT:
             raise NotATuningDatabase(f"its layout is {layout}, and this convgen's is {LAYOUT}")
         (sound,) = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -82,6 +85,12 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _layout(connection: sqlite3.Connection) -> tuple[int, set[str]]:
+    """The number of the file's layout, and the names of its tables."""
+    (layout,) = connection.execute("PRAGMA user_version").fetchone()
+    return layout, {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def _patiently(act: Callable[[], object]) -> None:
@@ -112,12 +121,11 @@ def check_ours(path: Path) -> None:
     version of convgen.  A tuning database that is damaged is not."""
     try:
         with open(path, "rb") as file:
-            start = file.read(len(_MAGIC))
-        if start != _MAGIC[: len(start)]:
+            start = file.read(len(MAGIC))
+        if start != MAGIC[: len(start)]:
             raise no_database(path, "it is no SQLite file")
         with closing(connect_to_read(path, immutable=True)) as connection:  # which leaves nothing beside it
-            (layout,) = connection.execute("PRAGMA user_version").fetchone()
-            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            layout, tables = _layout(connection)
     except FileNotFoundError:
         return
     except (OSError, sqlite3.Error):  # it is damaged, and says nothing

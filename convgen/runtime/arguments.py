@@ -135,9 +135,9 @@ class Slot:
     def _exchange_hint(self, seen: Seen) -> str:
         """Where another argument has this shape."""
         others = [name for name, shape in self.reads.items() if shape == tuple(seen.shape) and not self.written]
-        return f"\nhint: this is the shape of {' and '.join(others)}: a call takes {', '.join(self.reads)}" * bool(
-            others
-        )
+        if not others:
+            return ""
+        return f"\nhint: this is the shape of {' and '.join(others)}: a call takes {', '.join(self.reads)}"
 
     def _sizes_hint(self, seen: Seen) -> str:
         """Where images are more, fewer or of another size: what makes a kernel of them."""

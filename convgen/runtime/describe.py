@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Mapping
 from inspect import Parameter, Signature
 from keyword import iskeyword
 
@@ -47,12 +46,11 @@ def signature(m: Manifest) -> Signature:
     return Signature([*tensors, *options])
 
 
-def table(m: Manifest, sizes: Mapping[str, int] | None = None) -> str:
+def table(m: Manifest, sizes: str = "") -> str:
     """A notebook's view, in HTML; `sizes` are those that `at` chose."""
     steps = Counter(map(str, m.steps))  # slices launch the same kernels time and again
-    chosen = ", ".join(f"{dim}={size}" for dim, size in (sizes or {}).items())
     rows = {
-        **({"sizes": f"{chosen}, by the plan for those of the problem"} if chosen else {}),
+        **({"sizes": f"{sizes}, by the plan for those of the problem"} if sizes else {}),
         "problem": m.spec,
         "strategy": m.strategy,
         "configuration": m.config,

@@ -22,7 +22,6 @@ from convgen.runtime.launch import Enqueue, OnEachGpu, keep
 from convgen.runtime.manifest import Dynamic
 
 if TYPE_CHECKING:
-    from convgen.ir.plan import Plan
     from convgen.runtime.arrays import CupyLibrary, TorchLibrary
     from convgen.runtime.artifacts import Artifact
 
@@ -236,18 +235,14 @@ class _OfSizes(Kernel):
     whole: DynamicKernel
     alone = False
 
-    @property
-    def plan(self) -> Plan | None:
-        """The plan, of the sizes that it was made for; None for a kernel without its spec."""
-        return super().plan
-
     def explain(self) -> str:
         """That of the plan, and the sizes that the kernel has."""
-        sizes = ", ".join(f"{dim}={size}" for dim, size in self._chosen.items())
-        return f"{self.name} at {sizes}, by the plan for the sizes below\n\n{super().explain()}"
+        return (
+            f"{self.name} at {self.whole._said(self._chosen)}, by the plan for the sizes below\n\n{super().explain()}"
+        )
 
     def _repr_html_(self) -> str:
-        return describe.table(self.manifest, self._chosen)
+        return describe.table(self.manifest, self.whole._said(self._chosen))
 
     def at(self, **sizes: int) -> Kernel:
         return self.whole.at(**sizes)

@@ -133,7 +133,7 @@ class Kernel:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan, made again from the spec; None for a kernel without its spec (loaded or unpickled)."""
+        """The plan, made again from the spec and for its sizes; None for a kernel without one (loaded or unpickled)."""
         return self._replan() if self._replan else None
 
     def at(self, **sizes: int) -> Kernel:

@@ -7,7 +7,6 @@ are compiled by threads of this process and measured by one of their own (`worke
 
 from __future__ import annotations
 
-import fcntl
 import sys
 import threading
 import time
@@ -22,7 +21,7 @@ from convgen.diagnostics import ConvgenError, warn
 from convgen.kernels import strategies
 from convgen.planner import database
 from convgen.planner.database import Database, Measurement
-from convgen.planner.database_file import unwritable
+from convgen.planner.database_file import one_process
 from convgen.runtime import cuda
 from convgen.runtime.arrays import capturing
 from convgen.tune.candidates import Candidate, chosen, promising
@@ -30,7 +29,7 @@ from convgen.tune.search import Measurer, Search, Task, prepare
 from convgen.tune.worker import CandidateFailed, Gpu, Worker
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    pass
 
 #: Seconds of measuring for a kernel.
 BUDGET = 1.0
@@ -83,7 +82,8 @@ def tune(job: Job, say: Say | None = None) -> bool:
         return True
     try:
         _check_possible(job)
-        with _ONE_THREAD, Database(database.user_path()) as db, _one_process(db.path):
+        # two that measure at the same time disturb each other
+        with _ONE_THREAD, Database(database.user_path()) as db, one_process(db.path, ".measuring"):
             if not _known(job):
                 with _shown(say) as say:
                     _measure(job, db, say)
@@ -110,18 +110,6 @@ def _check_possible(job: Job) -> None:
 
 
 _ONE_THREAD = threading.Lock()
-
-
-@contextmanager
-def _one_process(path: Path) -> Iterator[None]:
-    """Two that measure at the same time disturb each other.  Raises DatabaseError."""
-    try:
-        lock = open(f"{path}.measuring", "w")  # noqa: SIM115
-    except OSError as e:
-        raise unwritable(path, e) from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _measure(job: Job, db: Database, say: Say) -> None:

@@ -139,18 +139,18 @@ def hooked(model: Any) -> list[str]:
         name or "the model"
         for name, module in model.named_modules()
         for hook in [*module._forward_hooks.values(), *module._forward_pre_hooks.values()][:1]
-        if not _module_of(hook).startswith(_MAKE_WEIGHTS)
+        if not _makes_weights(hook)
     ]
 
 
-def _module_of(hook: Any) -> str:
-    return str(getattr(hook, "__module__", None) or type(hook).__module__)
+def _makes_weights(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", None) or type(hook).__module__).startswith(_MAKE_WEIGHTS)
 
 
 def forget_hooks(module: Any) -> None:
     """Leaves a module, without those within, the hooks that make weights alone."""
     for hooks in (module._forward_hooks, module._forward_pre_hooks):
-        for key in [key for key, hook in hooks.items() if not _module_of(hook).startswith(_MAKE_WEIGHTS)]:
+        for key in [key for key, hook in hooks.items() if not _makes_weights(hook)]:
             del hooks[key]
 
 
