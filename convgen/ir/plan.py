@@ -41,7 +41,7 @@ class TensorMap:
     channels: int = 0
     pixels: int = 0
     swizzle: int = 0  # bytes: 0, 32, 64, 128
-    l2_promotion: int = 256  # bytes: 0, 64, 128, 256
+    l2_promotion: int = 128  # bytes that L2 fetches together at least: 0, 64, 128, 256
     fill: str = "zero"  # "zero" | "nan"
 
     def __str__(self) -> str:

@@ -596,3 +596,16 @@ def test_maps_reach_to_the_last_byte_and_rows_fill_a_swizzle(strategy: str, data
             row = 2 * (found.channels if found.mode == "im2col" else found.box[0])
             # whole pixels of y leave as they lie
             assert row == found.swizzle or (row, found.swizzle) == (16, 0) or (role == "y" and not found.swizzle)
+
+
+@pytest.mark.parametrize(("channels", "fetched"), [(24, 128), (64, 128), (192, 128), (128, 256), (384, 256)])
+@pytest.mark.parametrize("window", [1, 3])
+def test_l2_fetches_blocks_of_256_bytes_only_where_rows_are_such_blocks(
+    window: int, channels: int, fetched: int
+) -> None:
+    """Of rows that begin inside a block, the rest of it is another pixel's or filter's."""
+    problem = make("fprop", 2, channels, 64, (14, 14), (window, window), pad=window // 2)
+    plan = compilation(spec(problem, "tma_im2col", {})).plan
+    assert [found.l2_promotion for role in ("x", "w") for found in maps(plan, role)] == [fetched, fetched]
+    halo = compilation(spec(make("fprop", 2, channels, 64, (14, 14), (3, 3), pad=1), "tma_halo", {})).plan
+    assert {found.l2_promotion for role in ("x", "w", "y") for found in maps(halo, role)} == {128}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
+
 from convgen.ir.plan import TensorMap
 from convgen.ir.problem import Padding
 from convgen.kernels.parts.hopper import COLUMNS_BOX
@@ -21,21 +24,19 @@ def a_map(layout: Layout) -> TensorMap:
             box=(64, config.tile_k, 1), swizzle=128,
         )  # fmt: skip
     pixels = config.tile_m // (config.cluster if config.shared == "a" else 1)
+    pixel = (x.pitch or problem.c) * size
     if g.pointwise:
         return TensorMap(
-            "x", "tiled", x.dtype, (x.extent("c"), g.pixels), ((x.pitch or problem.c) * size,), (1, 1),
-            box=(config.tile_k, pixels), swizzle=layout.span,
+            "x", "tiled", x.dtype, (x.extent("c"), g.pixels), (pixel,), (1, 1),
+            box=(config.tile_k, pixels), swizzle=layout.span, l2_promotion=_promotion(pixel),
         )  # fmt: skip
     axes = g.axes[::-1]
     dims = (x.extent("c"), *problem.input[::-1], problem.n)
-    strides, bytes_ = [], size
-    for extent in (x.pitch or problem.c, *dims[1:-1]):
-        bytes_ *= extent
-        strides.append(bytes_)
+    strides = tuple(itertools.accumulate(dims[1:-1], operator.mul, initial=pixel))
     return TensorMap(
-        "x", "im2col", x.dtype, dims, tuple(strides), (1, *(a.element_stride for a in axes), 1),
+        "x", "im2col", x.dtype, dims, strides, (1, *(a.element_stride for a in axes), 1),
         lower=tuple(a.lower for a in axes), upper=tuple(a.upper for a in axes),
-        channels=config.tile_k, pixels=pixels, swizzle=layout.span,
+        channels=config.tile_k, pixels=pixels, swizzle=layout.span, l2_promotion=_promotion(pixel),
         fill="nan" if problem.padding is Padding.NAN else "zero",
     )  # fmt: skip
 
@@ -58,7 +59,7 @@ def b_map(layout: Layout) -> TensorMap:
     box = (config.tile_k, rows, 1) if g.taps_outside else (config.tile_k, 1, rows)
     return TensorMap(
         "w", "tiled", w.dtype, (c, *(e for e, _ in outer)), tuple(s * size for _, s in outer), (1, 1, 1),
-        box=box, swizzle=layout.span,
+        box=box, swizzle=layout.span, l2_promotion=_promotion(row * size),
     )  # fmt: skip
 
 
@@ -67,3 +68,9 @@ def c_map(layout: Layout) -> TensorMap:
     g = layout.gemm
     shape = (layout.epi_tile_n, layout.epi_tile_m) if g.plane else (layout.epi_tile_m, layout.epi_tile_n)
     return EpilogueTile(g.problem.y, *shape).map(g.problem, g.plane)
+
+
+def _promotion(row: int) -> int:
+    """Bytes that L2 fetches together, of rows that begin so many bytes apart.  Where rows are whole blocks of 256
+    bytes, the k loop reads the other half next; elsewhere, half of a block is another pixel's or filter's."""
+    return 256 if row % 256 == 0 else 128
