@@ -114,8 +114,8 @@ def _through(layer: ConvProblem, after: ConvProblem | None, branch: bool) -> ep.
     body = []
     if after and after.epilogue:
         whole = ep.LocalRef(_free(SUM, taken)) if branch else ep.Acc()
-        kept = [after.y.name, *(t.name for t in after.elementwise)]
-        through = backward(after.epilogue, after.y.name, kept, whole, taken)
+        stored = {t.name: t.dtype for t in (after.y, *after.elementwise)}
+        through = backward(after.epilogue, after.y.name, stored, whole, taken)
         operands += [_saved(after, name) for name in through.reads]
         if through.value != whole:
             body = [ep.Assignment(whole.name, total)] if isinstance(whole, ep.LocalRef) else []

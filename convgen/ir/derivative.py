@@ -9,6 +9,7 @@ step of its own, which has a symbol there, and a derivative.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, count
@@ -17,13 +18,18 @@ import sympy
 from sympy import Expr, Pow, Symbol
 
 from convgen.ir import epilogue as ep
-from convgen.ir.symbolic import ACC, Underivable, Writer, holds, is_condition, symbol, value_of
+from convgen.ir.dtypes import DTYPES
+from convgen.ir.reference import round_to
+from convgen.ir.symbolic import ACC, OPS, F, Underivable, Writer, holds, is_condition, symbol, value_of
 
 __all__ = ["Backward", "Underivable", "added", "backward", "saved_name"]
 
 #: How large an expression is before it becomes a step, and what a function counts there: derivatives of functions of
 #: functions have the inner ones many times.
 _LARGEST, _FUNCTION = 32, 8
+#: What roundings on the way to a multiple of a bound may amount to, by the type that results are computed in.
+_ROUNDINGS = {"f64": 2.0**-48}
+_ROUNDINGS_OF_F32 = 2.0**-20
 
 
 @dataclass(frozen=True)
@@ -37,15 +43,16 @@ class Backward:
 
 
 def backward(
-    epilogue: ep.Epilogue, result: str, kept: Sequence[str], gradient: ep.Expr, taken: Collection[str] = ()
+    epilogue: ep.Epilogue, result: str, stored: Mapping[str, str], gradient: ep.Expr, taken: Collection[str] = ()
 ) -> Backward:
     """The gradient of the accumulator from that of the result of that name, `gradient`: by the chain rule, from as few
-    of the results `kept` as possible, earlier ones first.  Its locals have none of the names `taken`.
+    of the results `stored` as possible, earlier ones first; it has their element types by name.  Its locals have none
+    of the names `taken`.
 
     Operands are at hand, too.  Results count as they are stored; at a kink, such as relu's at 0, the derivative is
     one-sided.  Raises Underivable.
     """
-    steps = _Steps(epilogue)
+    steps, kept = _Steps(epilogue, stored), tuple(stored)
     exact = steps.derivative(steps.values[result], ACC)
     if exact == 0:
         raise Underivable(f"the gradient through `{result}` is 0: it does not follow acc")
@@ -115,7 +122,8 @@ def saved_name(name: str) -> str:
 class _Steps:
     """What is assigned in an epilogue, as expressions of the accumulator, of operands, and of the symbols of steps."""
 
-    def __init__(self, epilogue: ep.Epilogue) -> None:
+    def __init__(self, epilogue: ep.Epilogue, stored: Mapping[str, str] | None = None) -> None:
+        self._stored = stored or {}
         self._value: dict[Symbol, Expr] = {}  # of each step, from those before it
         self._symbol: dict[Expr, Symbol] = {}
         self._of_acc: set[Symbol] = {ACC}  # and the steps that are computed from it
@@ -197,10 +205,23 @@ class _Steps:
                     continue
             times, value = value.as_coeff_Mul()
             kept = symbol(name) / times
+            e = self._bounded(e, name, times, value)
             # a condition that is saved selects, as it does where it is computed
             e = e.subs(value, holds(kept) if is_condition(value) else kept)
             if ACC in e.free_symbols:
                 e = self._solved(e, symbol(name), times * value, scale)
+        return e
+
+    def _bounded(self, e: Expr, name: str, times: Expr, value: Expr) -> Expr:
+        """The expression where it compares a value that `clamp` gives, of which a multiple is saved, with its bounds:
+        the saved number with the number that is saved of a bound, which rounding moves."""
+        if not isinstance(value, F["clamp"]):
+            return e
+        _, low, high = value.args
+        for op, bound in ((">", low), ("<", high)):
+            within = op if times.is_positive else "<>".replace(op, "")
+            stored = _stored(times, bound, within, self._stored.get(name, "f32"))
+            e = e.subs(OPS[op](value, bound), OPS[within](symbol(name), stored))
         return e
 
     def _solved(self, e: Expr, name: Symbol, value: Expr, scale: Expr) -> Expr:
@@ -225,6 +246,23 @@ class _Steps:
         return e
 
 
+def _stored(times: Expr, bound: Expr, within: str, dtype: str) -> Expr:
+    """What is saved, as numbers of this type, of a multiple of a bound: as it is rounded, and where the multiple was
+    rounded on its way, the number as much further `within` as that can amount to."""
+    value, reach = times * bound, 0.0
+    if times != 1 and bound != 0:
+        reach = _ROUNDINGS.get(dtype, _ROUNDINGS_OF_F32) * (1 if within == ">" else -1)
+    if value.is_Number:
+        number = float(value) + reach * abs(float(value))
+        if dtype in _NARROW:  # sums are float32
+            number = float(round_to(round_to(number, DTYPES["f32"]), DTYPES[dtype]))
+        return value if number == float(value) or math.isinf(number) else sympy.Float(number)
+    value = value + reach * F["abs"](value) if reach else value
+    return F[f"round_{dtype}"](value) if dtype in _NARROW else value
+
+
+#: Types narrower than sums.
+_NARROW = ("f16", "bf16")
 #: Stands behind every step.
 RESULT = Symbol("inf ")
 

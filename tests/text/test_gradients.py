@@ -16,8 +16,9 @@ from convgen import driver
 from convgen.backward import TYPES
 from convgen.cli import main
 from convgen.ir.derivative import Underivable
+from convgen.ir.dtypes import DTYPES
 from convgen.ir.problem import Op
-from convgen.ir.reference import references
+from convgen.ir.reference import references, round_to
 from convgen.spec import Spec, UsageError
 
 BLOCK = """
@@ -308,6 +309,40 @@ def test_names_that_are_taken_and_padding() -> None:
         "g_ = acc + branch_",
         "g = select(saved_y > 0, g_, 0)",
     ]
+
+
+BOUNDS = st.decimals(-9, 9, places=2).map(float)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    dtype=st.sampled_from(["f16", "bf16", "f32"]),
+    bounds=st.lists(BOUNDS, min_size=2, max_size=2, unique=True).map(sorted),
+    times=BOUNDS.filter(bool),
+    division=st.booleans(),
+    operands=st.booleans(),
+)
+def test_through_a_clamp_nothing_follows_what_it_holds_at_a_bound(
+    dtype: str, bounds: list[float], times: float, division: bool, operands: bool
+) -> None:
+    """Whatever rounding makes of the bound, and of its multiple, in the result that is saved."""
+    low, high = bounds
+    said = ("lo", "hi") if operands else (f"{low}", f"{high}")
+    value = f"clamp(acc, {said[0]}, {said[1]}) {'/' if division else '*'} {times}"
+    declared = "operand lo: f32[k]  operand hi: f32[k]  " if operands else ""
+    one = "input x: {0}[n=1, h=1, w=3, c=1]  filter w: {0}[k=1, r=1, s=1, c=1]  output y: {0}[n, p, q, k]"
+    block = f"conv conv1 {{{{ {one} epilogue {{{{ {declared}y = {value} }}}} }}}}  conv conv2 {{{{ {one} }}}}"
+    back = problems(block.format(dtype), only="conv2", after="conv1")["conv2_dgrad"]
+    f32 = np.float32
+    clamped = np.array([low, (f32(low) + f32(high)) / 2, high], f32)  # as sums are, for sums of -99, between, and 99
+    y = clamped / f32(times) if division else clamped * f32(times)
+    saved = {"saved_y": round_to(y.astype(float), DTYPES[dtype]).reshape(1, 1, 3, 1)}
+    saved |= {f"saved_{name}": np.array([f32(v)], float) for name, v in zip(("lo", "hi"), bounds, strict=True)}
+    given = {"y": np.ones((1, 1, 3, 1)), "w": np.ones((1, 1, 1, 1))}
+    (found,) = references(back, given | {t.name: saved[t.name] for t in back.operands})
+    slope = 1 / times if division else times
+    between = slope if saved["saved_y"].ravel()[1] not in saved["saved_y"].ravel()[[0, 2]] else 0
+    np.testing.assert_allclose(found.ravel(), [0, between, 0], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
