@@ -95,8 +95,12 @@ class Conv2d:
     ) -> None:
         import numpy as np
 
-        in_channels, out_channels = whole("in_channels", in_channels), whole("out_channels", out_channels)
-        groups, taps = whole("groups", groups), by_axis("kernel_size", plain("kernel_size", kernel_size), 2, 1)
+        in_channels, out_channels, groups = (
+            by_axis(name, whole(name, number), 1, 1)[0]
+            for name, number in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups))
+        )
+        taps = by_axis("kernel_size", plain("kernel_size", kernel_size), 2, 1)
+        (seed,) = by_axis("seed", whole("seed", seed), 1, 0)
         if strategy not in STRATEGIES:
             raise WrongArguments(
                 f"strategy is {strategy!r}: expected netcl.CONV2D_IM2COL, netcl.CONV2D_IMPLICIT_GEMM, "
@@ -104,7 +108,7 @@ class Conv2d:
             )
         if strategy == CONV2D_WINOGRAD and out_channels % WINOGRAD_CHANNELS:
             raise WrongArguments(f"CONV2D_WINOGRAD wants a multiple of 8 output channels, not {out_channels}")
-        if groups < 1 or in_channels % groups or out_channels % groups:
+        if in_channels % groups or out_channels % groups:
             raise WrongArguments(f"groups {groups} must divide {in_channels} and {out_channels} channels")
         shape = (out_channels, in_channels // groups, *taps)
         bound = 1 / math.sqrt(math.prod(shape[1:]))
@@ -117,18 +121,29 @@ class Conv2d:
         }  # fmt: skip
 
     def __call__(self, x: Array) -> Array:
-        """y (N, C_out, H_out, W_out).  Raises WrongShape."""
+        """y (N, C_out, H_out, W_out).  Raises WrongShape, WrongType."""
+        library_of(x=x)
         if self.strategy == CONV2D_WINOGRAD and any(extent % WINOGRAD_EXTENTS for extent in x.shape[2:]):
             raise WrongShape(f"x has shape {tuple(x.shape)}: CONV2D_WINOGRAD wants H and W to be multiples of 4")
         return F.conv2d(x, self.weight, self.bias, **self._parameters, strategy=self.strategy)
 
     def backward(self, x: Array, grad_output: Array) -> tuple[Array, Array, Array | None]:
-        """Gradients for x, the weight and the bias, from that of the output."""
+        """Gradients for x, the weight and the bias, from that of the output.  Raises WrongShape, WrongType."""
+        library_of(x=x, grad_output=grad_output)
         grad_x = F.conv2d_input(x.shape, self.weight, grad_output, **self._parameters)
         grad_weight = F.conv2d_weight(x, self.weight.shape, grad_output, **self._parameters)
-        return grad_x, grad_weight, None if self.bias is None else grad_output.sum((0, 2, 3))
+        return grad_x, grad_weight, None if self.bias is None else _channel_sums(grad_output)
 
 
 def _check_axes(name: str, array: Array) -> None:
     if len(array.shape) != 4:
         raise WrongShape(f"{name} has shape {tuple(array.shape)}: expected N, C, H and W")
+
+
+def _channel_sums(array: Array) -> Array:
+    """Of an array (N, C, H, W): NumPy would sum elements of 16 bits in their own type, in which sums stop at 2048."""
+    import numpy as np
+
+    if not isinstance(array.dtype, np.dtype):
+        return array.sum((0, 2, 3))
+    return array.sum((0, 2, 3), dtype=np.promote_types(array.dtype, np.float32)).astype(array.dtype)

@@ -8,11 +8,12 @@ from functools import cache
 from typing import Any
 
 from convgen.ir.dtypes import DTYPES
+from convgen.runtime.arrays import strides_of
 from convgen.runtime.errors import WrongDevice, WrongType
 
 Array = Any
-#: Element types by the names that NumPy, ml_dtypes, CuPy and torch have for them.
 WIDEST = 16  # bytes of a load, and what strides of tensor maps are multiples of
+#: Element types by the names that NumPy, ml_dtypes, CuPy and torch have for them.
 _NAMES = {row.numpy: row.name for row in DTYPES.values()}
 
 
@@ -27,7 +28,7 @@ class NumpyLibrary:
 
     def strides(self, array: Array) -> tuple[int, ...]:
         """In elements."""
-        return tuple(s // array.dtype.itemsize for s in array.strides)
+        return strides_of(array)
 
     def aligned(self, array: Array) -> bool:
         """Whether it begins where a kernel's widest loads may."""

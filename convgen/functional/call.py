@@ -106,8 +106,9 @@ class Call:
                 return
         except NoHostCompiler:
             pass
-        _check_overlap(self.recipe.convolution.text, views, out)
-        out[...] = _reference(self.recipe.convolution.text, views)
+        problem = _problem(self.recipe.convolution.text, self.recipe.convolution.strategy)
+        _check_overlap(problem, views, out)
+        out[...] = _reference(problem, views)
 
 
 def viewed(array: Array, view: View, library: NumpyLibrary) -> Array:
@@ -132,18 +133,16 @@ def given(library: NumpyLibrary, **arrays: Array) -> list[Given]:
     ]
 
 
-def _check_overlap(text: str, views: Sequence[Any], out: Any) -> None:
+def _check_overlap(problem: ConvProblem, views: Sequence[Any], out: Any) -> None:
     """As a kernel does.  Raises Overlap."""
-    problem = _problem(text)
     tensors = (*problem.reads, *problem.operands, problem.result)
     slots = [Slot(t, t.name, 1, "out" if t is problem.result else "") for t in tensors]
     check_overlap(slots, [array.ctypes.data for array in (*views, out)], problem.in_place)
 
 
-def _reference(text: str, views: Sequence[Any]) -> Any:
+def _reference(problem: ConvProblem, views: Sequence[Any]) -> Any:
     from convgen.ir.reference import reference, round_to
 
-    problem = _problem(text)
     names = [*(t.role for t in problem.reads), *(t.name for t in problem.operands)]
     found = reference(problem, dict(zip(names, views, strict=True)))
     element = problem.result.element
@@ -151,9 +150,12 @@ def _reference(text: str, views: Sequence[Any]) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _problem(text: str) -> ConvProblem:
+def _problem(text: str, strategy: str | None) -> ConvProblem:
+    """What a spec says.  Raises SpecError where the strategy does not serve it, UsageError where there is none such."""
     from convgen.driver import load
     from convgen.spec import Spec
 
-    (compilation,) = load(Spec(text))
+    (compilation,) = load(Spec(text, strategy=strategy))
+    if strategy:
+        compilation.check_served()
     return compilation.request.problem

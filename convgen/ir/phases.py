@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 
 from sympy import Integer
@@ -59,10 +59,15 @@ class PhasedAxis:
 
 @dataclass(frozen=True)
 class Phases:
-    """The axes, outermost first, and the phases: one of each axis, those with the most taps first."""
+    """The phases of all axes, outermost first."""
 
     axes: tuple[PhasedAxis, ...]
-    rows: tuple[tuple[AxisPhase, ...], ...]
+
+    @cached_property
+    def rows(self) -> tuple[tuple[AxisPhase, ...], ...]:
+        """The phases: one of each axis, those with the most taps first."""
+        rows = product(*(axis.phases for axis in self.axes))
+        return tuple(sorted(rows, key=lambda row: -math.prod(axis.taps for axis in row)))
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -80,6 +85,11 @@ class Phases:
         return all(axis.even for axis in self.axes)
 
 
+def phase_count(problem: ConvProblem) -> int:
+    """How many phases a dgrad has, which of large strides are too many to look at."""
+    return math.prod(map(min, problem.stride, problem.input))
+
+
 @lru_cache(maxsize=64)
 def phases(problem: ConvProblem) -> Phases:
     """The phases of a dgrad."""
@@ -91,9 +101,7 @@ def phases(problem: ConvProblem) -> Phases:
         terms = {term: c for c, term in integer.expand_terms(start.value)}
         base, step, stride = terms.get(Integer(1), 0), terms[symbol(tap)], int(start.divisor)
         axes.append(_axis(problem, (dim, tap, out), base, step, stride))
-    rows = list(product(*(axis.phases for axis in axes)))
-    rows.sort(key=lambda row: -math.prod(axis.taps for axis in row))
-    return Phases(tuple(axes), tuple(rows))
+    return Phases(tuple(axes))
 
 
 def _axis(problem: ConvProblem, dims: tuple[str, str, str], base: int, step: int, stride: int) -> PhasedAxis:

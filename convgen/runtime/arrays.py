@@ -51,9 +51,9 @@ class CupyLibrary:
             array.shape != slot.shape
             or array.dtype not in slot.numpy_dtypes
             or data.device_id != device
-            or not (array._c_contiguous if slot.packed else slot.lies(_strides(array)))  # flags take 150 ns more
+            or not (array._c_contiguous if slot.packed else slot.lies(strides_of(array)))  # flags take 150 ns more
         ):
-            strides = _strides(array)
+            strides = strides_of(array)
             slot.refuse(
                 Seen(array.shape, array.dtype, strides, f"cuda:{data.device_id}", "transpose"), f"cuda:{device}"
             )
@@ -252,8 +252,8 @@ def check_numpy(array: object, slot: Slot) -> None:
         raise WrongType(f"{slot.name} is of type {type(array).__name__}: the emulator takes NumPy arrays{hint}")
     if slot.written and not array.flags.writeable:
         raise WrongType(f"{slot.name} is read-only")
-    if array.shape != slot.shape or array.dtype not in slot.numpy_dtypes or not slot.lies(_strides(array)):
-        slot.refuse(Seen(array.shape, array.dtype, _strides(array), "cpu", "transpose"), "cpu")
+    if array.shape != slot.shape or array.dtype not in slot.numpy_dtypes or not slot.lies(strides_of(array)):
+        slot.refuse(Seen(array.shape, array.dtype, strides_of(array), "cpu", "transpose"), "cpu")
 
 
 def _numpy_of(array: object, slot: Slot) -> str:
@@ -272,9 +272,10 @@ def _numpy_of(array: object, slot: Slot) -> str:
     return _NUMPY_COPIES.get(library, "").format(name)
 
 
-def _strides(array: Array) -> tuple[int, ...]:
-    """In elements, of a NumPy or CuPy array."""
-    return tuple(s // array.dtype.itemsize for s in array.strides)
+def strides_of(array: Array) -> tuple[Any, ...]:
+    """In elements, of a NumPy or CuPy array.  Those of a record's field may be no whole numbers; a tensor's are."""
+    size = array.dtype.itemsize
+    return tuple(s / size if s % size else s // size for s in array.strides)
 
 
 def scratch(array: Array, size: int, device: int, stream: int) -> Any:

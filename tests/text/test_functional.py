@@ -360,6 +360,26 @@ def test_mistakes_are_named(arguments, message):
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "message"), [("gemm", "unknown strategy 'gemm'"), ("depthwise", "depthwise cannot serve")]
+)
+def test_a_strategy_is_checked_where_the_reference_computes(strategy, message):
+    """As it is where a kernel runs."""
+    with pytest.raises(ConvgenError, match=message):
+        F.conv2d(array(1, 3, 5, 5), array(4, 3, 3, 3), strategy=strategy)
+
+
+def test_fields_of_records_are_copied():
+    """Their elements lie no whole elements apart, so that strides in elements said that they were packed."""
+    records = np.zeros(4, np.dtype([("bias", "f4"), ("used", "?")]))
+    records["bias"] = array(4)
+    x, w = array(1, 3, 5, 5), array(4, 3, 3, 3)
+    check(F.conv2d(x, w, records["bias"]), TF.conv2d(*map(exact, (x, w, records["bias"]))))
+    pixels = np.zeros((1, 5, 5), np.dtype([("channels", "f4", (3,)), ("flag", "u1")]))
+    pixels["channels"] = x.transpose(0, 2, 3, 1)
+    check(F.conv2d(pixels["channels"].transpose(0, 3, 1, 2), w), TF.conv2d(*map(exact, (x, w))))
+
+
 def test_what_has_a_public_name_is_public():
     """`unfold` had been what makes a call of `im2col`, under the name of torch's function."""
     here = {n for n, f in vars(F).items() if inspect.isfunction(f) and f.__module__ == F.__name__ and n[0] != "_"}

@@ -967,6 +967,9 @@ def test_emulate_checks_and_passes_named_buffers(monkeypatch):
     seen.clear()
     with pytest.raises(errors.WrongLayout):
         k.emulate(np.zeros((2, 5, 6, 16), "f2")[..., ::2], weights, b=b)
+    records = np.zeros(BIAS.shape, [("b", "f4"), ("used", "?")])
+    with pytest.raises(errors.WrongLayout, match=r"strides \(1.25,\) in elements, expected \(1,\)"):
+        k.emulate(image, weights, b=records["b"])
     with pytest.raises(errors.WrongType):
         k.emulate(image, weights, b=b.astype("f8"))
     with pytest.raises(errors.WrongType, match="takes NumPy arrays"):

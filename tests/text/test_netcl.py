@@ -107,3 +107,22 @@ def test_mistakes():
         nc.im2col([1.0], 3, 3)
     with pytest.raises(ConvgenError, match=r"input_shape is .*: expected one number or 4"):
         nc.col2im(np.zeros((9, 18), np.float32), x.shape[1:], 3, 3)
+    for wrong, said in (
+        ({"in_channels": 0}, "in_channels is 0"), ({"out_channels": -4}, "out_channels is -4"),
+        ({"groups": 0}, "groups is 0"), ({"seed": -1}, "seed is -1: expected at least 0"),
+    ):  # fmt: skip
+        with pytest.raises(ConvgenError, match=said):
+            nc.Conv2d(**{"in_channels": 4, "out_channels": 8, "kernel_size": 3} | wrong)
+    with pytest.raises(ConvgenError, match="x is of type NoneType: expected a NumPy"):
+        nc.Conv2d(4, 8, 3, strategy=nc.CONV2D_WINOGRAD)(None)
+    with pytest.raises(ConvgenError, match="grad_output is of type list: expected a NumPy"):
+        nc.Conv2d(2, 8, 3).backward(x, [1.0])
+
+
+def test_the_bias_s_gradient_is_summed_in_float32():
+    layer = nc.Conv2d(1, 2, 1)
+    layer.weight, layer.bias = layer.weight.astype(np.float16), layer.bias.astype(np.float16)
+    ones = np.ones((4096, 1, 1, 1), np.float16)
+    _, grad_weight, grad_bias = layer.backward(ones, np.broadcast_to(ones, (4096, 2, 1, 1)))
+    assert grad_bias.dtype == np.float16
+    assert grad_bias.tolist() == grad_weight.ravel().tolist() == [4096, 4096]

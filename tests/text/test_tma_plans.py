@@ -69,6 +69,9 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
     "dgrad of many phases": (
         "tma_im2col", make("dgrad", 2, 64, 64, (40, 40), (20, 20), stride=20), "400 phases of dgrad", "direct",
     ),
+    "dgrad of more phases than can be listed": (
+        "tma_im2col", make("dgrad", 1, 8, 8, (98306, 98306), (2, 2), stride=32768), "1073741824 phases", "direct",
+    ),
     "dgrad of a slice of a grouped filter": ("tma_im2col", SLICED, "except for a slice of a grouped filter", "direct"),
     "wgrad": ("tma_im2col", like("wgrad", dtype="f32"), "types f32 x f32: x and y must both be f16 or bf16", ""),
     "groups": (

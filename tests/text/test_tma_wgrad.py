@@ -49,7 +49,9 @@ REFUSED: dict[str, tuple[ConvProblem, Options, str, str, str]] = {
     "another operator": (
         make("fprop", 2, 64, 64, (14, 14), (3, 3)), {"kernel": "tma_wgrad"}, "kernel", "serves wgrad alone", "",
     ),
-    "options of another kernel": (LAYER, {"swap_ab": 1}, "kernel", "tma_im2col serves fprop and dgrad", "tma_wgrad"),
+    "options of another kernel": (
+        LAYER, {"swap_ab": 1}, "swap_ab", "tma_im2col serves fprop and dgrad", "leave `swap_ab` out",
+    ),
     "strided rows": (STRIDED, {"row_taps": 1}, "row_taps", "not 3 and stride w=2", "row_taps 0"),
     "a row's columns": (
         make("wgrad", 2, 64, 64, (14, 14), (5, 5)), {"row_taps": 1, "span": 64}, "span",

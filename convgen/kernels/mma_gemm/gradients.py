@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convgen.ir.phases import phases
+from convgen.ir.phases import phase_count
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels.base import Obstacles
 from convgen.kernels.mma_gemm.layout import Layout
@@ -29,8 +29,8 @@ def gradient_obstacles(problem: ConvProblem) -> Obstacles:
                  f"a packed {problem.w.name}")  # fmt: skip
     elif problem.y.dtype not in TYPES:
         found.no(f"op dgrad of {problem.y.dtype} is not served by this kernel: {' and '.join(TYPES)} are")
-    elif len(phases(problem).rows) > MOST_PHASES:
-        found.no(f"strides make {len(phases(problem).rows)} phases, more than the {MOST_PHASES} of a table")
+    elif (count := phase_count(problem)) > MOST_PHASES:
+        found.no(f"strides make {count} phases, more than the {MOST_PHASES} of a table")
     return found
 
 

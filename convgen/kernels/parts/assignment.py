@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from convgen.ir.phases import Phases, phases
 from convgen.ir.plan import Launch, Param
@@ -36,7 +36,11 @@ class Assignment:
 
     problem: ConvProblem
     buffers: Mapping[str, str]
-    phases: Phases | None = None
+    strided: ConvProblem | None = None  # the dgrad
+
+    @cached_property
+    def phases(self) -> Phases | None:
+        return phases(self.strided) if self.strided else None
 
     @property
     def backward(self) -> bool:
@@ -44,7 +48,7 @@ class Assignment:
 
     @property
     def mirrored(self) -> bool:
-        return self.backward and self.phases is None
+        return self.backward and self.strided is None
 
     def params(self, params: Iterable[Param]) -> tuple[Param, ...]:
         """Parameters over the given problem's tensors; what is prepared of them stays."""
@@ -111,4 +115,4 @@ def _backward(problem: ConvProblem) -> Assignment:
         stride=(1,) * problem.rank, pad_lo=pad_lo, pad_hi=pad_hi, x=turned(problem.y, "x"), w=w,
         y=turned(problem.x, "y"), epilogue=problem.epilogue and problem.epilogue.renamed(named),
     )  # fmt: skip
-    return Assignment(forward, BACKWARD, phases(problem) if set(problem.stride) != {1} else None)
+    return Assignment(forward, BACKWARD, problem if set(problem.stride) != {1} else None)

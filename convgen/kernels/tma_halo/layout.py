@@ -99,7 +99,7 @@ class Layout(RingLayout[Config]):
     @property
     def strided(self) -> ConvProblem | None:
         """The problem, where it is a strided dgrad."""
-        return self.problem if self.assigned.phases else None
+        return self.assigned.strided
 
     @property
     def folds(self) -> tuple[int, int]:

@@ -56,7 +56,7 @@ def _parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Par
 
 def _folds(problem: ConvProblem) -> tuple[int, ...]:
     """Of a strided dgrad, all its phases."""
-    return (math.prod(problem.stride),) if assignment(problem).phases else FOLDS
+    return (math.prod(problem.stride),) if assignment(problem).strided else FOLDS
 
 
 def _packs(problem: ConvProblem) -> tuple[int, ...]:

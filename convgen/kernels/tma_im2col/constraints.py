@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from convgen.ir.problem import ConvProblem, Padding
+from convgen.ir.phases import phase_count
+from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.clusters import MAX_CLUSTER
 from convgen.kernels.parts.hopper import (
@@ -25,10 +26,15 @@ from convgen.kernels.tma_im2col.prologue import CHANNELS, UNPACK
 MOST_PHASES = 256
 
 
+def phase_obstacles(problem: ConvProblem) -> list[Obstacle]:
+    """What a strided dgrad's table cannot hold."""
+    if problem.op is not Op.DGRAD or (count := phase_count(problem)) <= MOST_PHASES:
+        return []
+    return [Obstacle(f"the stride makes {count} phases of dgrad; at most {MOST_PHASES} are served")]
+
+
 def map_obstacles(gemm: Gemm) -> list[Obstacle]:
     """What the im2col tensor map cannot express."""
-    if len(gemm.taps) > MOST_PHASES:
-        return [Obstacle(f"the stride makes {len(gemm.taps)} phases of dgrad; at most {MOST_PHASES} are served")]
     return [] if gemm.pointwise else im2col_obstacles(gemm.axes, gemm.problem.filter)
 
 

@@ -205,7 +205,7 @@ def gemm(problem: ConvProblem, group_pack: int = 1) -> Gemm:
         and aligned
         and lies_as(forward.w, ("c", *forward.spatial.filter, "k"))
     )
-    in_planes = assigned.phases is None and x_in_planes(forward)
+    in_planes = assigned.strided is None and x_in_planes(forward)
     fills = forward.padding is Padding.NAN and group_pack * forward.c_per_group % LEAST_BOX == 0
     prepared = prepare.channels_last(
         forward, copy_x=not in_planes, copy_w=not columns, group_pack=group_pack, loads_pad=fills

@@ -21,7 +21,7 @@ from convgen.kernels.parts.hopper import wgmma_obstacles
 from convgen.kernels.parts.partial_sums import image_pixels, summed
 from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.config import Config
-from convgen.kernels.tma_im2col.constraints import illegal, map_obstacles, prologue_obstacles
+from convgen.kernels.tma_im2col.constraints import illegal, map_obstacles, phase_obstacles, prologue_obstacles
 from convgen.kernels.tma_im2col.demands import demands
 from convgen.kernels.tma_im2col.gemm import gemm
 from convgen.kernels.tma_im2col.launches import launches, workspaces
@@ -55,7 +55,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
             return ()
         assigned = assignment.assignment(problem)
         # images end where a warp's pixels do
-        of_images = assigned.phases is None and not problem.dynamic and image_pixels(assigned.problem) % PIXELS == 0
+        of_images = assigned.strided is None and not problem.dynamic and image_pixels(assigned.problem) % PIXELS == 0
         return summed(problem, of_images)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
@@ -64,6 +64,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         found = wgmma_obstacles(problem, target, ("f16", "bf16", "f32"), also=(Op.DGRAD, Op.WGRAD))
         read = assignment.assignment(problem).problem if assignment.served(problem) else problem
         found += prepare.pack_obstacle(read, fixed, prepare.VECTOR, backward=problem.op is Op.DGRAD)
+        found += phase_obstacles(problem)
         if found:
             return found
         forward = gemm(problem)

@@ -301,7 +301,7 @@ def _window_sum(layout: Layout, file: Mapping[str, int]) -> WindowSum:
     """The sum of a result's element, from the factors as they were given."""
     assigned = assignment(layout.problem)
     problem = assigned.problem
-    strided = layout.problem if assigned.phases else None
+    strided = assigned.strided
     pixel = ("n", *problem.spatial.output)
     walked = _taps(layout)[1:] if layout.tap_rows else _taps(layout)  # rows of taps are another number in each tile
     taps = {} if strided else {t.extent: t.count for t in walked}
