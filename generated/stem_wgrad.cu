@@ -239,8 +239,8 @@ constexpr int slots = 16;  // rows of x, a ring
 constexpr int copies = 6;  // of the ring's first rows, behind its last: so that any R are neighbors
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle of A looks at absolute addresses):
-//   A         4 stages x 1 box of 112 pixels x 128
-//   B         22 rows x 1 line of 115 vectors x 16
+//   A         4 stages x 1 box x 112 pixels x 128
+//   B         22 rows x 1 line x 115 vectors x 16
 //   barriers  12 x 8
 //
 // Two rings feed the consumers: stages of y, and output rows, for which builders lay out rows of x.  A full barrier

@@ -15,7 +15,7 @@
 // digest   da79197606f28ec0
 // strategy tma_im2col { tile m=128 n=96 k=32  stages 4  consumers 2  schedule cooperative  k_blocks 3 }
 // target   sm_90a
-// launch   convgen_tma_im2col_1d: blocks of 384 threads, persistent, 1 per SM, and no more than 64, 189536 bytes of shared memory
+// launch   convgen_tma_im2col_1d: blocks of 384 threads, persistent, 1 per SM, and no more than 64, 189504 bytes of shared memory
 // map      a_map: x of 96 x 1000 x 4 f16, im2col: boxes of 32 channels by 128 pixels between corners -2 and -2, 64-byte swizzle
 // map      b_map: w of 96 x 5 x 192 f16, tiled: boxes of 32 x 1 x 96, 64-byte swizzle
 // map      c_map: y of 192 x 4000 f16, tiled: boxes of 32 x 64, 64-byte swizzle

@@ -15,7 +15,7 @@
 // digest   b2c8d261f44ced6a
 // strategy tma_im2col { tile m=128 n=256 k=64  stages 2  consumers 2  schedule cooperative }
 // target   sm_90a
-// launch   convgen_tma_im2col_1x1: blocks of 384 threads, persistent, 1 per SM, and no more than 196, 132160 bytes of shared memory
+// launch   convgen_tma_im2col_1x1: blocks of 384 threads, persistent, 1 per SM, and no more than 196, 132128 bytes of shared memory
 // map      a_map: x of 64 x 25088 bf16, tiled: boxes of 64 x 128, 128-byte swizzle
 // map      b_map: w of 64 x 1 x 256 bf16, tiled: boxes of 64 x 1 x 256, 128-byte swizzle
 // map      c_map: y of 256 x 25088 bf16, tiled: boxes of 64 x 64, 128-byte swizzle

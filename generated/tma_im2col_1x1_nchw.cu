@@ -20,7 +20,7 @@
 // digest   5978da73744d5a2a
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative }
 // target   sm_90a
-// launch   convgen_tma_im2col_1x1_nchw: blocks of 384 threads, persistent, 1 per SM, and no more than 224, 198816 bytes of shared memory
+// launch   convgen_tma_im2col_1x1_nchw: blocks of 384 threads, persistent, 1 per SM, and no more than 224, 197760 bytes of shared memory
 // map      a_map: x of 784 x 128 x 8 f16, tiled: boxes of 64 x 64 x 1, 128-byte swizzle
 // map      b_map: w of 128 x 1 x 512 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 // map      c_map: y of 784 x 512 x 8 f16, tiled: boxes of 64 x 64 x 1, 128-byte swizzle
@@ -295,7 +295,7 @@ constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
 constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
-constexpr u32 epi_tiles = (stages * (a_tile_bytes + b_tile_bytes) + swizzle_alignment - 1) / swizzle_alignment * swizzle_alignment;
+constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = epi_tiles + 2 * consumers * epi_tile_bytes;

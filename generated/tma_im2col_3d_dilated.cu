@@ -15,7 +15,7 @@
 // digest   da46b378c5a6fbbd
 // strategy tma_im2col { tile m=128 n=40 k=64  stages 4  consumers 2  schedule cooperative  order taps_inner }
 // target   sm_90a
-// launch   convgen_tma_im2col_3d_dilated: blocks of 384 threads, persistent, 1 per SM, and no more than 14, 87136 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_tma_im2col_3d_dilated: blocks of 384 threads, persistent, 1 per SM, and no more than 14, 87104 bytes of shared memory, or 116736 where blocks are few
 // map      a_map: x of 64 x 16 x 16 x 8 x 2 bf16, im2col: boxes of 64 channels by 128 pixels between corners -2 0 -1 and -4 -1 -1, every 1 2 1, 128-byte swizzle
 // map      b_map: w of 64 x 27 x 40 bf16, tiled: boxes of 64 x 1 x 40, 128-byte swizzle
 

@@ -20,7 +20,7 @@
 // digest   eb7a2532582d6165
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative  cluster 2 }
 // target   sm_90a
-// launch   convgen_tma_im2col_3x3: blocks of 384 threads, persistent, 1 per SM, and no more than 26, in clusters of 2, 197792 bytes of shared memory
+// launch   convgen_tma_im2col_3x3: blocks of 384 threads, persistent, 1 per SM, and no more than 26, in clusters of 2, 197760 bytes of shared memory
 // map      a_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 256 x 9 x 256 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 // map      c_map: y of 256 x 1568 f16, tiled: boxes of 64 x 64, 128-byte swizzle

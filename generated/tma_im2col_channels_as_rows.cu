@@ -19,7 +19,7 @@
 // digest   50f673290e33ee9b
 // strategy tma_im2col { tile m=96 n=128 k=64  stages 7  consumers 2  schedule cooperative  swap_ab 1 }
 // target   sm_90a
-// launch   convgen_tma_im2col_channels_as_rows: blocks of 384 threads, persistent, 1 per SM, and no more than 132, 226448 bytes of shared memory
+// launch   convgen_tma_im2col_channels_as_rows: blocks of 384 threads, persistent, 1 per SM, and no more than 132, 226416 bytes of shared memory
 // map      a_map: x of 2048 x 3136 f16, tiled: boxes of 64 x 96, 128-byte swizzle
 // map      b_map: w of 2048 x 1 x 512 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 // map      c_map: y of 512 x 3136 f16, tiled: boxes of 64 x 48, 128-byte swizzle

@@ -15,7 +15,7 @@
 // digest   b084601e7877097e
 // strategy tma_im2col { tile m=192 n=128 k=64  stages 4  consumers 3  schedule cooperative  cluster 2  raster 2 }
 // target   sm_90a
-// launch   convgen_tma_im2col_cluster: blocks of 512 threads, persistent, 1 per SM, and no more than 132, in clusters of 2, 214120 bytes of shared memory
+// launch   convgen_tma_im2col_cluster: blocks of 512 threads, persistent, 1 per SM, and no more than 132, in clusters of 2, 214080 bytes of shared memory
 // map      a_map: x of 256 x 14 x 14 x 64 f16, im2col: boxes of 64 channels by 96 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 256 x 9 x 256 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 // map      c_map: y of 256 x 12544 f16, tiled: boxes of 64 x 64, 128-byte swizzle

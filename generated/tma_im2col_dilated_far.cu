@@ -15,7 +15,7 @@
 // digest   1dc287ab5bddd11e
 // strategy tma_im2col { tile m=64 n=64 k=64  stages 4  consumers 2  schedule pingpong }
 // target   sm_90a
-// launch   convgen_tma_im2col_dilated_far: blocks of 384 threads, persistent, 1 per SM, and no more than 10, 99424 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_tma_im2col_dilated_far: blocks of 384 threads, persistent, 1 per SM, and no more than 10, 99408 bytes of shared memory, or 116736 where blocks are few
 // map      a_map: x of 64 x 17 x 17 x 2 f16, im2col: boxes of 64 channels by 64 pixels between corners -12 -12 and -12 -12, 128-byte swizzle
 // map      b_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // map      c_map: y of 64 x 578 f16, tiled: boxes of 64 x 64, 128-byte swizzle

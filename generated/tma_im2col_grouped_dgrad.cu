@@ -16,7 +16,7 @@
 // strategy tma_im2col { tile m=128 n=64 k=64  stages 3  consumers 2  schedule pingpong  swap_ab 1  group_pack 8 }
 // target   sm_90a
 // launch   convgen_tma_im2col_grouped_dgrad_prepare: 72 blocks of 256 threads
-// launch   convgen_tma_im2col_grouped_dgrad: blocks of 384 threads, persistent, 1 per SM, and no more than 6272, 107600 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_tma_im2col_grouped_dgrad: blocks of 384 threads, persistent, 1 per SM, and no more than 6272, 107584 bytes of shared memory, or 116736 where blocks are few
 // map      a_map: y of 256 x 28 x 28 x 64 f16, im2col: boxes of 64 channels by 128 pixels between corners 0 0 and 0 0, 128-byte swizzle
 // map      b_map: workspace.w of 64 x 9 x 256 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c

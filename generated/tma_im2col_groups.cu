@@ -16,7 +16,7 @@
 // strategy tma_im2col { tile m=128 n=32 k=32  stages 2  consumers 2  schedule cooperative  k_blocks 3  group_pack 8 }
 // target   sm_90a
 // launch   convgen_tma_im2col_groups_prepare: 18 blocks of 256 threads
-// launch   convgen_tma_im2col_groups: blocks of 384 threads, persistent, 1 per SM, and no more than 52, 78912 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_tma_im2col_groups: blocks of 384 threads, persistent, 1 per SM, and no more than 52, 78880 bytes of shared memory, or 116736 where blocks are few
 // map      a_map: x of 128 x 28 x 28 x 8 f16, im2col: boxes of 32 channels by 128 pixels between corners -1 -1 and -2 -2, every 2 2, 64-byte swizzle
 // map      b_map: workspace.w of 32 x 9 x 128 f16, tiled: boxes of 32 x 1 x 32, 64-byte swizzle
 // map      c_map: y of 128 x 1568 f16, tiled: boxes of 32 x 64, 64-byte swizzle

@@ -15,7 +15,7 @@
 // digest   47669411b6ae7e1a
 // strategy tma_im2col { tile m=128 n=160 k=64  stages 5  consumers 2  schedule pingpong }
 // target   sm_90a
-// launch   convgen_tma_im2col_last_channels: blocks of 384 threads, persistent, 1 per SM, and no more than 2685, 201840 bytes of shared memory
+// launch   convgen_tma_im2col_last_channels: blocks of 384 threads, persistent, 1 per SM, and no more than 2685, 201824 bytes of shared memory
 // map      a_map: x of 136 x 107 x 107 x 10 f16, im2col: boxes of 64 channels by 128 pixels between corners 0 -3 and 0 -3, 128-byte swizzle
 // map      b_map: w of 136 x 7 x 456 f16, tiled: boxes of 64 x 1 x 160, 128-byte swizzle
 // map      c_map: y of 456 x 114490 f16, tiled: boxes of 32 x 64, 64-byte swizzle

@@ -16,7 +16,7 @@
 // strategy tma_im2col { tile m=128 n=64 k=16  stages 4  consumers 2  schedule cooperative  k_blocks 3 }
 // target   sm_90a
 // launch   convgen_tma_im2col_nchw_prepare: 72 blocks of 256 threads, 16384 bytes of shared memory
-// launch   convgen_tma_im2col_nchw: blocks of 384 threads, persistent, 1 per SM, and no more than 64, 108640 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_tma_im2col_nchw: blocks of 384 threads, persistent, 1 per SM, and no more than 64, 107584 bytes of shared memory, or 116736 where blocks are few
 // map      a_map: workspace.x of 8 x 32 x 32 x 8 f16, im2col: boxes of 16 channels by 128 pixels between corners -1 -1 and -1 -1, 32-byte swizzle
 // map      b_map: workspace.w of 8 x 9 x 64 f16, tiled: boxes of 16 x 1 x 64, 32-byte swizzle
 // map      c_map: y of 1024 x 64 x 8 f16, tiled: boxes of 64 x 64 x 1, 128-byte swizzle
@@ -405,7 +405,7 @@ constexpr u32 b_tile_bytes = blocks_a_stage * b_box_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
 constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
-constexpr u32 epi_tiles = (stages * (a_tile_bytes + b_tile_bytes) + swizzle_alignment - 1) / swizzle_alignment * swizzle_alignment;
+constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 

@@ -19,7 +19,7 @@
 // digest   6c3e6e5a9a9e5830
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 6  consumers 2  schedule pingpong  cluster 2 }
 // target   sm_90a
-// launch   convgen_tma_im2col_odd_channels: blocks of 384 threads, persistent, 1 per SM, and no more than 170, in clusters of 2, 230528 bytes of shared memory
+// launch   convgen_tma_im2col_odd_channels: blocks of 384 threads, persistent, 1 per SM, and no more than 170, in clusters of 2, 230512 bytes of shared memory
 // map      a_map: x of 512 x 10816 f16, tiled: boxes of 64 x 64, 128-byte swizzle
 // map      b_map: w of 512 x 1 x 255 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 

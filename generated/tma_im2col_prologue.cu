@@ -20,7 +20,7 @@
 // digest   d56ec0cf8c071b7f
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative }
 // target   sm_90a
-// launch   convgen_tma_im2col_prologue: blocks of 384 threads, persistent, 1 per SM, and no more than 392, 164960 bytes of shared memory
+// launch   convgen_tma_im2col_prologue: blocks of 384 threads, persistent, 1 per SM, and no more than 392, 164928 bytes of shared memory
 // map      a_map: x of 256 x 50176 f16, tiled: boxes of 64 x 128, 128-byte swizzle
 // map      b_map: w of 256 x 1 x 128 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 // map      c_map: y of 128 x 50176 f16, tiled: boxes of 64 x 64, 128-byte swizzle

@@ -19,7 +19,7 @@
 // digest   24af66f849d54881
 // strategy tma_im2col { tile m=256 n=72 k=64  stages 4  consumers 2  schedule cooperative  resident 1 }
 // target   sm_90a
-// launch   convgen_tma_im2col_resident: blocks of 384 threads, persistent, 1 per SM, and no more than 784, 187488 bytes of shared memory
+// launch   convgen_tma_im2col_resident: blocks of 384 threads, persistent, 1 per SM, and no more than 784, 187464 bytes of shared memory
 // map      a_map: x of 72 x 200704 f16, tiled: boxes of 64 x 256, 128-byte swizzle
 // map      b_map: w of 72 x 1 x 72 f16, tiled: boxes of 64 x 1 x 72, 128-byte swizzle
 // map      c_map: y of 72 x 200704 f16, tiled: boxes of 72 x 64

@@ -21,7 +21,7 @@
 // digest   d1aed813e8d565eb
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule pingpong  cluster 2 }
 // target   sm_90a
-// launch   convgen_tma_im2col_residual: blocks of 384 threads, persistent, 1 per SM, and no more than 1568, in clusters of 2, 197792 bytes of shared memory
+// launch   convgen_tma_im2col_residual: blocks of 384 threads, persistent, 1 per SM, and no more than 1568, in clusters of 2, 197776 bytes of shared memory
 // map      a_map: x of 128 x 50176 f16, tiled: boxes of 64 x 64, 128-byte swizzle
 // map      b_map: w of 128 x 1 x 512 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 // map      c_map: y of 512 x 50176 f16, tiled: boxes of 64 x 64, 128-byte swizzle

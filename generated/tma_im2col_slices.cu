@@ -19,7 +19,7 @@
 // digest   1abd2be242b92ce1
 // strategy tma_im2col { tile m=128 n=64 k=64  stages 4  consumers 2  schedule pingpong }
 // target   sm_90a
-// launch   convgen_tma_im2col_slices: blocks of 384 threads, persistent, 1 per SM, and no more than 13, 165024 bytes of shared memory
+// launch   convgen_tma_im2col_slices: blocks of 384 threads, persistent, 1 per SM, and no more than 13, 165008 bytes of shared memory
 // map      a_map: x of 128 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 128 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // map      c_map: y of 64 x 1568 f16, tiled: boxes of 64 x 64, 128-byte swizzle

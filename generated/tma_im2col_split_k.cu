@@ -15,7 +15,7 @@
 // digest   4583f5df1eebbcb8
 // strategy tma_im2col { tile m=64 n=64 k=64  stages 8  consumers 1  schedule cooperative  split_k 4 }
 // target   sm_90a
-// launch   convgen_tma_im2col_split_k: blocks of 160 threads, persistent, 1 per SM, and no more than 224, in clusters of 4, 148632 bytes of shared memory
+// launch   convgen_tma_im2col_split_k: blocks of 160 threads, persistent, 1 per SM, and no more than 224, in clusters of 4, 148616 bytes of shared memory
 // map      a_map: x of 512 x 7 x 7 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 512 x 9 x 512 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // map      c_map: y of 512 x 392 f16, tiled: boxes of 16 x 64, 32-byte swizzle

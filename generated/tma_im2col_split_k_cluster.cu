@@ -15,7 +15,7 @@
 // digest   44ef119d3b70c275
 // strategy tma_im2col { tile m=64 n=64 k=64  stages 5  consumers 1  schedule cooperative  k_blocks 2  split_k 4  cluster 2  multicast b }
 // target   sm_90a
-// launch   convgen_tma_im2col_split_k_cluster: blocks of 160 threads, persistent, 1 per SM, and no more than 160, in clusters of 8, 181352 bytes of shared memory
+// launch   convgen_tma_im2col_split_k_cluster: blocks of 160 threads, persistent, 1 per SM, and no more than 160, in clusters of 8, 181336 bytes of shared memory
 // map      a_map: x of 1280 x 8 x 8 x 2 f16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 1280 x 9 x 1280 f16, tiled: boxes of 64 x 1 x 32, 128-byte swizzle
 // map      c_map: y of 1280 x 128 f16, tiled: boxes of 16 x 64, 32-byte swizzle

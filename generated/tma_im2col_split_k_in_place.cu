@@ -15,7 +15,7 @@
 // digest   56e4a17d7bece329
 // strategy tma_im2col { tile m=128 n=256 k=64  stages 4  consumers 2  schedule cooperative  split_k 4 }
 // target   sm_90a
-// launch   convgen_tma_im2col_split_k_in_place: blocks of 384 threads, persistent, 1 per SM, and no more than 96, in clusters of 4, 230496 bytes of shared memory
+// launch   convgen_tma_im2col_split_k_in_place: blocks of 384 threads, persistent, 1 per SM, and no more than 96, in clusters of 4, 230480 bytes of shared memory
 // map      a_map: x of 768 x 13 x 13 x 4 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 768 x 9 x 1024 f16, tiled: boxes of 64 x 1 x 256, 128-byte swizzle
 // map      c_map: y of 1024 x 676 f16, tiled: boxes of 64 x 64, 128-byte swizzle

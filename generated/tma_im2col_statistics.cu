@@ -22,7 +22,7 @@
 // digest   61d5287318edf0bf
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative  swap_ab 1 }
 // target   sm_90a
-// launch   convgen_tma_im2col_statistics: blocks of 384 threads, persistent, 1 per SM, and no more than 392, 164960 bytes of shared memory
+// launch   convgen_tma_im2col_statistics: blocks of 384 threads, persistent, 1 per SM, and no more than 392, 164928 bytes of shared memory
 // launch   convgen_tma_im2col_statistics_sum_s_1: 16 blocks of 256 threads, 1024 bytes of shared memory
 // map      a_map: x of 128 x 28 x 28 x 64 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 128 x 9 x 128 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle

@@ -19,7 +19,7 @@
 // digest   469cb9cae8f7116a
 // strategy tma_im2col { tile m=128 n=160 k=64  stages 5  consumers 2  schedule cooperative  stream_k 1 }
 // target   sm_90a
-// launch   convgen_tma_im2col_stream_k: 132 blocks of 384 threads, 201840 bytes of shared memory
+// launch   convgen_tma_im2col_stream_k: 132 blocks of 384 threads, 201808 bytes of shared memory
 // launch   convgen_tma_im2col_stream_k_finish: 131 x 2 blocks of 128 threads
 // map      a_map: x of 512 x 28 x 28 x 8 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 512 x 9 x 320 f16, tiled: boxes of 64 x 1 x 160, 128-byte swizzle

@@ -15,7 +15,7 @@
 // digest   504129b9c9e43d42
 // strategy tma_im2col { tile m=128 n=64 k=16  stages 4  consumers 2  schedule pingpong  k_blocks 7 }
 // target   sm_90a
-// launch   convgen_tma_im2col_strided_7x7: blocks of 384 threads, persistent, 1 per SM, and no more than 784, 205920 bytes of shared memory
+// launch   convgen_tma_im2col_strided_7x7: blocks of 384 threads, persistent, 1 per SM, and no more than 784, 205904 bytes of shared memory
 // map      a_map: x of 16 x 224 x 224 x 8 f16, im2col: boxes of 16 channels by 128 pixels between corners -3 -3 and -4 -4, every 2 2, 32-byte swizzle
 // map      b_map: w of 16 x 49 x 64 f16, tiled: boxes of 16 x 1 x 64, 32-byte swizzle
 // map      c_map: y of 64 x 100352 f16, tiled: boxes of 64 x 64, 128-byte swizzle

@@ -20,7 +20,7 @@
 // digest   c919ccb305ec01ed
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule pingpong }
 // target   sm_90a
-// launch   convgen_tma_im2col_strided_dgrad: blocks of 384 threads, persistent, 1 per SM, and no more than 1568, 230560 bytes of shared memory
+// launch   convgen_tma_im2col_strided_dgrad: blocks of 384 threads, persistent, 1 per SM, and no more than 1568, 230480 bytes of shared memory
 // map      a_map: y of 128 x 28 x 28 x 64 f16, im2col: boxes of 64 channels by 128 pixels between corners 0 0 and 0 0, 128-byte swizzle
 // map      b_map: w of 128 x 9 x 128 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c
@@ -269,7 +269,7 @@ constexpr int rows = 128;  // of a tile, for each consumer
 //   B                 4 stages x 128 channels x 128
 //   y                 2 consumers x 2 epilogue tiles x 8192
 //   branch and saved  2 consumers x 2 slots x 16384
-//   barriers          18 x 8
+//   barriers          10 x 8
 //
 // The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and

@@ -19,7 +19,7 @@
 // digest   53ac3eaf676d8d1d
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 6  consumers 2  schedule pingpong  cluster 2  multicast b }
 // target   sm_90a
-// launch   convgen_tma_im2col_transposed: blocks of 384 threads, persistent, 1 per SM, and no more than 1024, in clusters of 2, 230528 bytes of shared memory
+// launch   convgen_tma_im2col_transposed: blocks of 384 threads, persistent, 1 per SM, and no more than 1024, in clusters of 2, 230512 bytes of shared memory
 // map      a_map: y of 256 x 64 x 64 x 8 f16, im2col: boxes of 64 channels by 128 pixels between corners 0 0 and 0 0, 128-byte swizzle
 // map      b_map: w of 128 x 4 x 256 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c

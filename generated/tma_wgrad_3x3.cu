@@ -248,8 +248,8 @@ constexpr int part_columns = 192;
 constexpr int store_columns = part_columns;
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
-//   A         4 stages x 2 boxes of 64 pixels x 128
-//   B         4 stages x 1 box of 66 pixels, 9216 bytes each
+//   A         4 stages x 2 boxes x 64 pixels x 128
+//   B         4 stages x 1 box x 9216, 66 pixels each
 //   barriers  8 x 8
 //
 // The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the

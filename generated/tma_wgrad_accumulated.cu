@@ -272,8 +272,8 @@ constexpr int part_columns = 144;
 constexpr int store_columns = part_columns / split_k;  // that a block of the cluster finishes
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
-//   A         3 stages x 1 box of 64 pixels x 128
-//   B         3 stages x 9 boxes of 64 pixels, 2048 bytes each
+//   A         3 stages x 1 box x 64 pixels x 128
+//   B         3 stages x 9 boxes x 2048, 64 pixels each
 //   ones      8 columns x 32
 //   barriers  7 x 8
 //   sums      1 other block x 18432, in place of stages

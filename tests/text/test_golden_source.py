@@ -14,6 +14,7 @@ from small_goldens import GEOMETRIES
 from convgen import driver
 from convgen.explain import explain
 from convgen.kernels import strategies
+from convgen.report.pictures import shared_rows
 from convgen.spec import read
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +46,15 @@ def test_a_golden_names_its_convolution_strategy_and_target(found):
     assert found.name in [path.stem for path in SPECS]
     assert found.request.strategy in strategies.MODULES
     assert found.request.target
+
+
+def test_the_table_of_shared_memory_adds_up_to_what_the_launch_asks_for(found):
+    """But for what aligns its base; sums that lie in place of stages count where they are more."""
+    rows = shared_rows(found.plan)
+    inside = {name: size for name, size in rows.items() if "in place of" not in name}
+    stages = sum(size for name, size in inside.items() if " stages x " in name)
+    more = max(sum(rows.values()) - sum(inside.values()) - stages, 0)
+    assert not rows or found.plan.launch().shared_bytes == 1024 + sum(inside.values()) + more
 
 
 def test_no_golden_is_left_behind(golden):

@@ -199,8 +199,8 @@ class Layout(base.Layout[Config]):
         """What shared memory holds, in order: what for, and how many times how many bytes."""
         c, lines = self.config, base.counted(self.phases, "line")
         return (
-            ("A", f"{c.stages} stages x {base.counted(self.a_boxes, 'box')} of {c.tile_k} pixels x {A_ROW_BYTES}"),
-            ("B", f"{self.slots + self.copies} rows x {lines} of {self.columns} vectors x {VECTOR_BYTES}"),
+            ("A", f"{c.stages} stages x {base.counted(self.a_boxes, 'box')} x {c.tile_k} pixels x {A_ROW_BYTES}"),
+            ("B", f"{self.slots + self.copies} rows x {lines} x {self.columns} vectors x {VECTOR_BYTES}"),
             ("barriers", f"{2 * (c.stages + c.depth)} x 8"),
         )
 

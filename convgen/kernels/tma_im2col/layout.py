@@ -308,12 +308,10 @@ class Layout(base.Layout[Config]):
         return sum(c.bytes for c in self.arriving)
 
     @property
-    def aligned(self) -> bool:
-        """Whether the epilogue tiles begin where a swizzle repeats."""
-        ragged = (self.config.stages * self.stage + self.resident_bytes) % SWIZZLE_ALIGNMENT > 0
-        return self.gemm.plane > 0 or (
-            self.epi_tile_bytes > 0 and (self.config.swap_ab > 0 or self.slots > 0) and ragged
-        )
+    def alignment(self) -> int:
+        """Bytes that lie unused in front of the epilogue tiles, which begin where a swizzle repeats."""
+        repeats = self.epi_tile_bytes and (self.gemm.plane or self.config.swap_ab or self.slots)
+        return -(self.config.stages * self.stage + self.resident_bytes) % SWIZZLE_ALIGNMENT if repeats else 0
 
     @property
     def split_sums(self) -> int:
@@ -328,16 +326,19 @@ class Layout(base.Layout[Config]):
 
     @property
     def _without_sums(self) -> int:
-        return self.fixed_bytes + SWIZZLE_ALIGNMENT * self.aligned + self.config.stages * (self.stage + 16)
+        return self.fixed_bytes + self.alignment + self.config.stages * (self.stage + 16)
+
+    def _barriers(self, stages: int) -> int:
+        """Two of each stage and slot, one of each consumer's turn or of the sums for it, one where filters stay."""
+        c = self.config
+        own = c.consumers if c.schedule == "pingpong" or c.split_k > 1 else 0
+        return 2 * stages + 2 * c.consumers * self.slots * self.gemm.stores_by_tma + own + c.resident
 
     @cached_property
     def fixed_bytes(self) -> int:
-        """All but the stages, a split's sums, and the epilogue tiles' alignment: the base's, resident filters, these
-        tiles, operands, barriers (each consumer's, of its turn or of the sums for it, too)."""
-        c = self.config
-        barriers = 16 + 8 * c.consumers + 16 * c.consumers * self.slots
-        tiles = c.consumers * (2 * self.leaving_bytes + self.slots * self.slot)
-        return SWIZZLE_ALIGNMENT + self.resident_bytes + tiles + barriers
+        """All but stages with their barriers, a split's sums, and the epilogue tiles' alignment; with the base's."""
+        tiles = self.config.consumers * (2 * self.leaving_bytes + self.slots * self.slot)
+        return SWIZZLE_ALIGNMENT + self.resident_bytes + tiles + 8 * self._barriers(0)
 
     @property
     def shared_bytes(self) -> int:
@@ -353,6 +354,8 @@ class Layout(base.Layout[Config]):
             ("A", f"{c.stages} stages{blocks} x {c.tile_m} pixels x {self.span}"),
             ("B", f"{kept if c.resident else f'{c.stages} stages{blocks}'} x {self.b_rows} channels x {self.span}"),
         ]
+        if self.alignment:
+            rows.append(("alignment", f"{self.alignment}"))
         if self.epi_tile_bytes:
             names = " and ".join(["y", *(epi_tile.name for epi_tile in self.leaving)])
             rows.append((names, f"{consumers} x 2 epilogue tiles x {self.leaving_bytes}"))
@@ -361,10 +364,7 @@ class Layout(base.Layout[Config]):
             rows.append((names, f"{consumers} x {self.slots} slots x {self.slot}"))
         if c.split_k > 1:
             rows.append(clusters.sums_row(self.split_sums, c.split_k, self.sums_in_place))
-        own = c.consumers if c.schedule == "pingpong" or c.split_k > 1 else 0  # of turns, or of others' sums
-        count = 2 * c.stages + c.resident + own + 2 * c.consumers * self.slots
-        rows.append(("barriers", f"{count} x 8"))
-        return tuple(rows)
+        return (*rows, ("barriers", f"{self._barriers(c.stages)} x 8"))
 
     # ---- threads and registers
 

@@ -222,8 +222,8 @@ class Layout(base.Layout[Config]):
         c = self.config
         a_boxes, b_boxes = base.counted(self.a_boxes, "box"), base.counted(self.tile_boxes * self.phases, "box")
         rows = [
-            ("A", f"{c.stages} stages x {a_boxes} of {c.tile_k} pixels x {A_SPAN * ELEMENT}"),
-            ("B", f"{c.stages} stages x {b_boxes} of {c.tile_k + self.reach} pixels, {self.b_room} bytes each"),
+            ("A", f"{c.stages} stages x {a_boxes} x {c.tile_k} pixels x {A_SPAN * ELEMENT}"),
+            ("B", f"{c.stages} stages x {b_boxes} x {self.b_room // self.phases}, {c.tile_k + self.reach} pixels each"),
         ]
         if self.ones:
             rows.append(("ones", f"8 columns x {self.ones // 8}"))
