@@ -207,7 +207,7 @@ void convgen_depthwise_dgrad(
   if (thread >= consumers) {
     // ---- producer: slab after slab of input rows
     if (thread > consumers) return;
-    int slot = 0;
+    int stage = 0;
     u32 parity = 1;
     for (int band = first_band; band < last_band; ++band) {
       const int first_p = band % p_bands * band_rows;
@@ -215,12 +215,12 @@ void convgen_depthwise_dgrad(
       const int n = band / p_bands / strips;
       // a band behind another shares all slabs with it but the last
       for (int i = band == first_band || first_p == 0 ? 0 : slabs - 1; i < slabs; ++i) {
-        const u32 full = base + full_barriers + mbarrier_bytes * slot;
-        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * slot, parity);
+        const u32 full = base + full_barriers + mbarrier_bytes * stage;
+        mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, slab_bytes);
-        tma_load_tile_4d(base + slot * slab_bytes, &x_map, full, first_k, strip_q - 1, first_p + i * slab_rows - 1, n);
-        if (++slot == stages) {  // the ring comes round
-          slot = 0;
+        tma_load_tile_4d(base + stage * slab_bytes, &x_map, full, first_k, strip_q - 1, first_p + i * slab_rows - 1, n);
+        if (++stage == stages) {  // the ring comes round
+          stage = 0;
           parity ^= 1;
         }
       }
@@ -261,15 +261,15 @@ void convgen_depthwise_dgrad(
     filter[tap][3] = __uint_as_float(words0.w);
   }
 
-  int slot = 0;  // of the band's first slab
+  int stage = 0;  // of the band's first slab
   u32 parity = 0;
   for (int band = first_band; band < last_band; ++band) {
     const int first_p = band % p_bands * band_rows;
     const int strip_q = band / p_bands % strips * strip_columns;
     const int n = band / p_bands / strips;
     for (int i = band == first_band || first_p == 0 ? 0 : slabs - 1; i < slabs; ++i) {
-      const int at = slot + i < stages ? slot + i : slot + i - stages;
-      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * at, parity ^ (slot + i >= stages));
+      const int at = stage + i < stages ? stage + i : stage + i - stages;
+      mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * at, parity ^ (stage + i >= stages));
     }
 #pragma unroll 1
     for (int tile = lane; tile < tiles && lane < lanes; tile += lanes) {
@@ -278,7 +278,7 @@ void convgen_depthwise_dgrad(
       float acc[tile_p][tile_q][vector] = {};
 #pragma unroll
       for (int i = 0; i < rows; ++i) {
-        int at = slot * slab_rows + at_p + i;
+        int at = stage * slab_rows + at_p + i;
         if (at >= stages * slab_rows) at -= stages * slab_rows;
         float row[columns][inputs];
 #pragma unroll
@@ -334,9 +334,9 @@ void convgen_depthwise_dgrad(
     __syncwarp();
     const int done = first_p == (p_bands - 1) * band_rows ? slabs : 1;
     for (int i = 0; i < done; ++i) {
-      if (thread % warp_threads == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * slot);
-      if (++slot == stages) {  // the ring comes round
-        slot = 0;
+      if (thread % warp_threads == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
+      if (++stage == stages) {  // the ring comes round
+        stage = 0;
         parity ^= 1;
       }
     }

@@ -230,7 +230,7 @@ void convgen_depthwise_wgrad_shared(
   if (thread >= threads) {
     // ---- producer: step after step of rows
     if (thread > threads) return;
-    int slot = 0;
+    int stage = 0;
     u32 parity = 1;
     for (int strip = first_strip; strip < strips; strip += shares) {
       const int tile = strip % 2;
@@ -242,14 +242,14 @@ void convgen_depthwise_wgrad_shared(
       const int outputs = band_rows;
       const int steps = outputs + held_rows - 1;
       for (int j = 0; j < steps; ++j) {
-        const u32 stage = shared + slot * stage_bytes;
-        const u32 full = shared + full_barriers + mbarrier_bytes * slot;
-        mbarrier_wait_parity(shared + empty_barriers + mbarrier_bytes * slot, parity);
+        const u32 stage_x = shared + stage * stage_bytes;
+        const u32 full = shared + full_barriers + mbarrier_bytes * stage;
+        mbarrier_wait_parity(shared + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, x_box_bytes + (j < outputs ? y_box_bytes : 0));
-        tma_load_tile_4d(stage, &x_map, full, first_c, first_w, j - 3, first_n);
-        if (j < outputs) tma_load_tile_4d(stage + x_stage_bytes, &y_map, full, first_k, first_q, j, first_n);
-        if (++slot == stages) {  // the ring comes round
-          slot = 0;
+        tma_load_tile_4d(stage_x, &x_map, full, first_c, first_w, j - 3, first_n);
+        if (j < outputs) tma_load_tile_4d(stage_x + x_stage_bytes, &y_map, full, first_k, first_q, j, first_n);
+        if (++stage == stages) {  // the ring comes round
+          stage = 0;
           parity ^= 1;
         }
       }
@@ -261,7 +261,7 @@ void convgen_depthwise_wgrad_shared(
   const int lane = thread / (vectors * parts);
   const u32 own_x = shared + lane * (tile_q * x_pixel_bytes) + thread % vectors * vector * 2;
   const u32 own_y = shared + x_stage_bytes + lane * (tile_q * y_pixel_bytes) + thread % vectors * (vector * 2);
-  int slot = 0;
+  int stage = 0;
   u32 parity = 0;
 
   float acc[tile_r][S][vector] = {};
@@ -274,9 +274,9 @@ void convgen_depthwise_wgrad_shared(
       for (int turn = 0; turn < held_rows; ++turn) {
         const int j = first + turn;
         if (j >= steps) break;
-        mbarrier_wait_parity(shared + full_barriers + mbarrier_bytes * slot, parity);
-        const u32 stage_x = own_x + slot * stage_bytes;
-        const u32 stage_y = own_y + slot * stage_bytes;
+        mbarrier_wait_parity(shared + full_barriers + mbarrier_bytes * stage, parity);
+        const u32 stage_x = own_x + stage * stage_bytes;
+        const u32 stage_y = own_y + stage * stage_bytes;
         if (j < outputs) {
 #pragma unroll
           for (int b = 0; b < tile_q; ++b) {
@@ -310,9 +310,9 @@ void convgen_depthwise_wgrad_shared(
         }
         // this warp is done with the stage
         __syncwarp();
-        if (thread % warp_threads == 0) mbarrier_arrive(shared + empty_barriers + mbarrier_bytes * slot);
-        if (++slot == stages) {  // the ring comes round
-          slot = 0;
+        if (thread % warp_threads == 0) mbarrier_arrive(shared + empty_barriers + mbarrier_bytes * stage);
+        if (++stage == stages) {  // the ring comes round
+          stage = 0;
           parity ^= 1;
         }
       }

@@ -219,7 +219,7 @@ constexpr int warps_across = 1;
 constexpr int run = 4;
 
 // Where a chunk of a row stands in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
-__device__ __forceinline__ u32 slot(int row, int chunk) {
+__device__ __forceinline__ u32 chunk_place(int row, int chunk) {
   return row * row_bytes + (chunk ^ (row & 7)) * chunk_bytes;
 }
 
@@ -276,7 +276,7 @@ struct XReader {
     for (int i = first; i < last; ++i) {
       const int row = thread / row_chunks + i * rows_at_once;
       const bool inside = r < R && (taps[i] & wanted) == wanted;
-      cp_async_16(tile + slot(row, thread % row_chunks), source + k_offset + offset[i], more && inside ? 16 : 0);
+      cp_async_16(tile + chunk_place(row, thread % row_chunks), source + k_offset + offset[i], more && inside ? 16 : 0);
     }
   }
 
@@ -320,7 +320,7 @@ struct WReader {
     for (int i = first; i < last; ++i) {
       const int row = thread / row_chunks + i * rows_at_once;
       const bool inside = rsc < R * S * C;
-      cp_async_16(tile + slot(row, thread % row_chunks), source + k_offset + offset[i], more && inside ? 16 : 0);
+      cp_async_16(tile + chunk_place(row, thread % row_chunks), source + k_offset + offset[i], more && inside ? 16 : 0);
     }
   }
 
@@ -331,12 +331,12 @@ struct WReader {
 };
 
 // The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
-// The slots are the lane's of the first slice, and this one begins `slice_at` bytes further.
+// The places are the lane's of the first slice, and this one begins `slice_at` bytes further.
 __device__ __forceinline__ void load_fragments(
-    u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_slot, u32 column_slot, u32 slice_at
+    u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_place, u32 column_place, u32 slice_at
 ) {
-  const u32 rows = tile + (row_slot ^ slice_at);
-  const u32 columns = tile + (column_slot ^ slice_at);
+  const u32 rows = tile + (row_place ^ slice_at);
+  const u32 columns = tile + (column_place ^ slice_at);
   ldmatrix_x4(a[0], rows);
 #pragma unroll
   for (int j = 0; j < column_mmas; j += 2) {
@@ -383,8 +383,8 @@ void convgen_implicit_gemm_planes(
   // ldmatrix takes 16 rows (or twice 8 columns) of 32 bytes; each lane names 16 bytes of one
   const int warp_row = warp / warps_across * (row_mmas * mma_m);
   const int warp_column = warp % warps_across * (column_mmas * mma_n);
-  const u32 row_slot = x_tile_bytes + slot(warp_row + row_of_pair(lane), matrix_pair(lane));
-  const u32 column_slot = slot(warp_column + matrix_pair(lane) * 8 + matrix_row(lane), matrix_of_pair(lane));
+  const u32 row_place = x_tile_bytes + chunk_place(warp_row + row_of_pair(lane), matrix_pair(lane));
+  const u32 column_place = chunk_place(warp_column + matrix_pair(lane) * 8 + matrix_row(lane), matrix_of_pair(lane));
 
   float acc[row_mmas][column_mmas][4] = {};
   // fragments of a slice are loaded while the slice before is multiplied
@@ -393,7 +393,7 @@ void convgen_implicit_gemm_planes(
   u32 free_tile = shared + (stages - 1) * stage_bytes;  // of the step that was multiplied last
   cp_async_wait_group<stages - 2>();
   __syncthreads();
-  load_fragments(row_fragments[0], column_fragments[0], tile, row_slot, column_slot, 0);
+  load_fragments(row_fragments[0], column_fragments[0], tile, row_place, column_place, 0);
   for (int step = 0; step < k_steps; ++step) {
     const u32 next_tile = tile == shared + (stages - 1) * stage_bytes ? shared : tile + stage_bytes;
     const bool more = step + stages - 1 < k_steps;
@@ -406,7 +406,7 @@ void convgen_implicit_gemm_planes(
       // after the last step, the first slice is loaded once more, and not used
       const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
       const u32 next = (slice + 1) % step_slices * 32;
-      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, row_slot, column_slot, next);
+      load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, row_place, column_place, next);
       // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
       if (slice == 0) x_reader.load(reinterpret_cast<const u32*>(x), free_tile, more, 0, 2);
       if (slice == 1) w_reader.load(reinterpret_cast<const u32*>(w), free_tile + x_tile_bytes, more, 0, 2);

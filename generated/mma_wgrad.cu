@@ -142,7 +142,7 @@ constexpr int warps_n = 1;
 // Where a chunk of a pixel's row lies in a tile of `channels` a row: swizzled, so that those of 8 pixels lie in
 // different banks.
 template <int channels>
-__device__ __forceinline__ u32 slot(int row, int chunk) {
+__device__ __forceinline__ u32 chunk_place(int row, int chunk) {
   return row * (channels * 2) + (chunk ^ (row & 7)) * chunk_bytes;
 }
 
@@ -195,7 +195,7 @@ void convgen_mma_wgrad(
       const int row = threadIdx.x / (tile_m / 8) + i * y_stride;
       const int pixel = step * tile_k + row;
       const bool inside = has_k && pixel < y_pixels;
-      cp_async_16(y_tile + slot<tile_m>(row, y_chunk), inside ? y + pixel * y_stride_q + load_k : y, inside ? 16 : 0);
+      cp_async_16(y_tile + chunk_place<tile_m>(row, y_chunk), inside ? y + pixel * y_stride_q + load_k : y, inside ? 16 : 0);
     }
 #pragma unroll
     for (int i = 0; i < tile_k / x_stride; ++i) {
@@ -205,7 +205,7 @@ void convgen_mma_wgrad(
       const int in_h = (pixel / Q) % P + first_h;
       const int in_w = first_w + pixel % Q;
       const bool inside = has_c && pixel < y_pixels && in_h >= 0 && in_h < H && in_w >= 0 && in_w < W;
-      cp_async_16(x_tile + slot<tile_n>(row, x_chunk), inside ? x + n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + load_c : x, inside ? 16 : 0);
+      cp_async_16(x_tile + chunk_place<tile_n>(row, x_chunk), inside ? x + n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + load_c : x, inside ? 16 : 0);
     }
   };
 
@@ -231,12 +231,12 @@ void convgen_mma_wgrad(
       u32 a[row_mmas][4], b[column_mmas][2];
 #pragma unroll
       for (int i = 0; i < row_mmas; ++i)
-        ldmatrix_x4_trans(a[i], y_tile + slot<tile_m>(pixels + matrix_pair(lane) * 8 + matrix_row(lane),
-                                                      own_row / 8 + i * 2 + matrix_of_pair(lane)));
+        ldmatrix_x4_trans(a[i], y_tile + chunk_place<tile_m>(pixels + matrix_pair(lane) * 8 + matrix_row(lane),
+                                                             own_row / 8 + i * 2 + matrix_of_pair(lane)));
 #pragma unroll
       for (int j = 0; j < column_mmas; j += 2) {
         u32 pair[4];
-        ldmatrix_x4_trans(pair, x_tile + slot<tile_n>(pixels + row_of_pair(lane), own_column / 8 + j + matrix_pair(lane)));
+        ldmatrix_x4_trans(pair, x_tile + chunk_place<tile_n>(pixels + row_of_pair(lane), own_column / 8 + j + matrix_pair(lane)));
         b[j][0] = pair[0], b[j][1] = pair[1];
         b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
       }

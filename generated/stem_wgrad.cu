@@ -361,11 +361,11 @@ void convgen_stem_wgrad(
     int left = fresh_rounds;
     bool begins = true;
     int next = 0;  // slot
-    int group = 0;
+    int b_stage = 0;
     u32 parity = 1;
     load_elements(element, x, row, left, thread);
     while (true) {
-      if (begins) mbarrier_wait_parity(base + b_empty + mbarrier_bytes * group, parity);
+      if (begins) mbarrier_wait_parity(base + b_empty + mbarrier_bytes * b_stage, parity);
       store_elements(element, base + x_rows, next, thread);
       next += round_rows;
       if (next >= slots) next -= slots;
@@ -373,9 +373,9 @@ void convgen_stem_wgrad(
       if (begins) {
         // the row's vectors are to be seen by wgmma, which reads through the async proxy
         fence_proxy_async_shared();
-        mbarrier_arrive(base + b_full + mbarrier_bytes * group);
-        if (++group == depth) {  // the ring comes round
-          group = 0;
+        mbarrier_arrive(base + b_full + mbarrier_bytes * b_stage);
+        if (++b_stage == depth) {  // the ring comes round
+          b_stage = 0;
           parity ^= 1;
         }
         if (++row == end_row) break;
@@ -399,8 +399,8 @@ void convgen_stem_wgrad(
     }
     float acc[own_fragments * own_vectors][28];
     int top = 0;  // the slot behind the last row of x
-    int group = 0;
-    int previous_group = -1;
+    int b_stage = 0;
+    int previous_b_stage = -1;
     u32 b_parity = 0;
     int stage = 0;
     int previous = -1;
@@ -410,7 +410,7 @@ void convgen_stem_wgrad(
       top += rounds_of(row, first_row) * round_rows;
       if (top >= slots) top -= slots;
       const int first_slot = top < R ? top - R + slots : top - R;
-      mbarrier_wait_parity(base + b_full + mbarrier_bytes * group, b_parity);
+      mbarrier_wait_parity(base + b_full + mbarrier_bytes * b_stage, b_parity);
       const u32 b_lines = base + x_rows + first_slot * x_row_bytes;
       mbarrier_wait_parity(base + a_full + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * stage_bytes;
@@ -430,15 +430,15 @@ void convgen_stem_wgrad(
       // what was asked for before is done when at most this is under way: its stage and its rows of x are free
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + a_empty + mbarrier_bytes * previous);
-      if (previous_group >= 0 && thread == 0) mbarrier_arrive(base + b_empty + mbarrier_bytes * previous_group);
+      if (previous_b_stage >= 0 && thread == 0) mbarrier_arrive(base + b_empty + mbarrier_bytes * previous_b_stage);
       previous = stage;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
       }
-      previous_group = group;
-      if (++group == depth) {  // the ring comes round
-        group = 0;
+      previous_b_stage = b_stage;
+      if (++b_stage == depth) {  // the ring comes round
+        b_stage = 0;
         b_parity ^= 1;
       }
     }
@@ -544,12 +544,12 @@ void convgen_stem_wgrad_sum_db_1(
     sum += values[row * elements + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
-  const u32 slot = shared_address(shared_memory) + threadIdx.x * summand_bytes;
+  const u32 own_summand = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {
-    if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
+    if (lane >= half && lane < 2 * half) st_shared_u32(own_summand, __float_as_uint(sum));
     __syncthreads();
-    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * (block_elements * summand_bytes)));
+    if (lane < half) sum += __uint_as_float(ld_shared_u32(own_summand + half * (block_elements * summand_bytes)));
   }
   if (lane == 0) sums[column] = sum;
 }

@@ -236,7 +236,7 @@ void convgen_tl_conv1d_im2col(
 
   const int phase = warp % phases;
   const u32 table = shared + table_at + phase * (k_steps * 64) + operand_word(lane) * chunk_bytes;
-  const u32 filter_slot = shared + phase * filter_bytes + matrix_of_pair(lane) * (tile_n * chunk_bytes) + matrix_pair(lane) * (8 * chunk_bytes) + matrix_row(lane) * chunk_bytes;
+  const u32 own_filters = shared + phase * filter_bytes + matrix_of_pair(lane) * (tile_n * chunk_bytes) + matrix_pair(lane) * (8 * chunk_bytes) + matrix_row(lane) * chunk_bytes;
   u32 halo_tile = shared + halo_tiles;
   u32 next_halo_tile = halo_tile + halo_bytes;
   for (int tile = first_tile; tile < tiles; tile += tile_step) {
@@ -270,7 +270,7 @@ void convgen_tl_conv1d_im2col(
 #pragma unroll
       for (int j = 0; j < columns; j += 2) {
         u32 pair[4];
-        ldmatrix_x4(pair, filter_slot + step * (2 * tile_n * chunk_bytes) + j * (8 * chunk_bytes));
+        ldmatrix_x4(pair, own_filters + step * (2 * tile_n * chunk_bytes) + j * (8 * chunk_bytes));
         b[j][0] = pair[0], b[j][1] = pair[1];
         b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
       }

@@ -515,12 +515,12 @@ void convgen_tma_halo_statistics_sum_s_1(
     sum += values[row * elements + column];
   }
   // the upper half of the lanes hands its sums to the lower, until one is left
-  const u32 slot = shared_address(shared_memory) + threadIdx.x * summand_bytes;
+  const u32 own_summand = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {
-    if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
+    if (lane >= half && lane < 2 * half) st_shared_u32(own_summand, __float_as_uint(sum));
     __syncthreads();
-    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * (block_elements * summand_bytes)));
+    if (lane < half) sum += __uint_as_float(ld_shared_u32(own_summand + half * (block_elements * summand_bytes)));
   }
   if (lane == 0) sums[column] = sum;
 }

@@ -291,7 +291,7 @@ HARMLESS = (
     Excuse(
         "moved: mbarrier_arrive moved behind previous",
         "an arrival that comes later orders more, not less",
-        was=r"chunk == 0 && previous_group",
+        was=r"chunk == 0 && previous_b_stage",
     ),
     Excuse("guard: <= for <", "a vector behind the last is loaded, and not stored", now=r"place <= round_rows"),
     Excuse("guard: > for >=", "the end of the ring of rows stands for its beginning", was=r"(next|top) >= slots"),

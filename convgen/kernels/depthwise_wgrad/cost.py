@@ -90,9 +90,9 @@ def least(layout: Layout, shortest: int, most: int) -> float:
     r, blocks = _rates(layout), layout.config.blocks
     column, strips = layout.walks[1].outputs, layout.column_strips / layout.walked
     alone, beside = _row(layout, 1, r), _row(layout, blocks, r)
-    slots = layout.target.clustered_sms(1) * blocks
+    at_once = layout.target.clustered_sms(1) * blocks
     sliced = max(
-        layout.channel_slices * strips / slots * _strip(layout, column, beside, blocks, r),
+        layout.channel_slices * strips / at_once * _strip(layout, column, beside, blocks, r),
         _strip(layout, shortest, alone, 1, r),
     )
     clusters = max(sliced, strips / most * _strip(layout, column, alone, 1, r))

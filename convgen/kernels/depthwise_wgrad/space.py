@@ -131,8 +131,8 @@ def _shares(layout: Layout, band: int, fixed: Options) -> Iterator[tuple[int, in
             yield split_k, int(fixed["slices"])
             continue
         most = max(min(rounds // split_k, MOST_SUMS // (4 * layout.problem.w.size), 4096), 1)
-        slots = layout.target.clustered_sms(split_k) * layout.config.blocks
-        full = slots // (layout.channel_slices * split_k)
+        at_once = layout.target.clustered_sms(split_k) * layout.config.blocks
+        full = at_once // (layout.channel_slices * split_k)
         for slices in {max(min(full, most), 1), max(min(full // 2, most), 1)} if split_k == 1 else {1}:
             yield split_k, slices
 

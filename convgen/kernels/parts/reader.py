@@ -169,9 +169,9 @@ class Reader:
     def place(self) -> str:
         """C text of where a piece stands in the tile."""
         if self.dealt:
-            return f"slot(row, piece / chunk_pieces) + piece % chunk_pieces * {self.piece_bytes}"
+            return f"chunk_place(row, piece / chunk_pieces) + piece % chunk_pieces * {self.piece_bytes}"
         further = f" + e * {self.element_bytes}" if self.pieces > 1 or self.share.chunks > 1 else ""
-        return f"slot(row, {self.share.chunk_of_j}){further}"
+        return f"chunk_place(row, {self.share.chunk_of_j}){further}"
 
     @property
     def divisible(self) -> bool:

@@ -60,7 +60,7 @@ def time(layout: Layout) -> float:
     last = r.store * elements / c.split_k
     if c.split_k > 1:
         last += r.join + r.joined * elements * (c.split_k - 1) / c.split_k
-    waves = math.ceil(blocks / layout.slots)
+    waves = math.ceil(blocks / layout.blocks_at_once)
     work = waves * (steps * step + last + r.wave)
     start = r.start + r.meet * (c.launched > 1)
     us = start + over(work, layout.bytes_read / r.memory) + layout.bytes_alike / r.alike + layout.gemm.prepared.time

@@ -129,7 +129,7 @@ class Layout(base.Layout[Config]):
         return self.config.slices * self.config.split_k
 
     @property
-    def slots(self) -> int:
+    def blocks_at_once(self) -> int:
         """Blocks that the GPU runs at once."""
         return self.target.clustered_sms(self.config.launched) * self.config.blocks
 

@@ -179,9 +179,9 @@ def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
         if "slices" in fixed:
             yield split_k, int(fixed["slices"])
             continue
-        slots = layout.sibling(split_k=split_k).slots
+        blocks_at_once = layout.sibling(split_k=split_k).blocks_at_once
         most = max(min(layout.steps // split_k, room, 4096), 1)
-        wanted = {max(min(waves * slots // (layout.tiles * split_k), most), 1) for waves in WAVES}
+        wanted = {max(min(waves * blocks_at_once // (layout.tiles * split_k), most), 1) for waves in WAVES}
         for slices in sorted(wanted | {2 if layout.config.adds else 1}):
             yield split_k, slices
 
