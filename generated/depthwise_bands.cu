@@ -199,7 +199,7 @@ constexpr int tiles = 1;  // of a band
 constexpr int lanes = 1;  // tiles at once
 constexpr int blocks = 8;  // of 4 x 2 pixels, across a tile
 constexpr int sets = 2;  // of 8 blocks each, one below the other
-constexpr int rows = 14;  // input rows under a lane's blocks
+constexpr int read_rows = 14;  // input rows under a lane's blocks
 constexpr int lines = 10;  // input rows under a block
 constexpr int quads = 2;  // of input columns, under a block
 constexpr int zero_lines = 3;  // above a filter in shared memory, for output rows of a block that begin below it
@@ -373,7 +373,7 @@ void convgen_depthwise_bands(
       const int first_row = stage * slab_rows + (at_p + loaded_block / blocks * 8);
       constexpr u32 lower_half = 0x4410, upper_half = 0x3244;  // of a word, where it is, beside a zero
       float acc[sets][4][4] = {};
-      Vec4 row[rows][quads];
+      Vec4 row[read_rows][quads];
 #pragma unroll
       for (int line = 0; line < lines; ++line) {
         // of every set this input row; sets have rows in common, 4 lines apart

@@ -157,8 +157,8 @@ constexpr int tile_q = 4;
 constexpr int column_tiles = 7;
 constexpr int tiles = 7;  // of a band
 constexpr int lanes = 7;  // tiles at once
-constexpr int rows = 4;
-constexpr int columns = 6;
+constexpr int read_rows = 4;
+constexpr int read_columns = 6;
 constexpr int pitch = 148;  // elements of a tap's filters in shared memory; the last 4 lie unused, for lanes to meet other banks
 
 // Shared memory, from a base aligned to 128 bytes.
@@ -277,12 +277,12 @@ void convgen_depthwise_dgrad(
       const int at_q = tile % column_tiles * tile_q;
       float acc[tile_p][tile_q][vector] = {};
 #pragma unroll
-      for (int i = 0; i < rows; ++i) {
+      for (int i = 0; i < read_rows; ++i) {
         int at = stage * slab_rows + at_p + i;
         if (at >= stages * slab_rows) at -= stages * slab_rows;
-        float row[columns][inputs];
+        float row[read_columns][inputs];
 #pragma unroll
-        for (int j = 0; j < columns; ++j) {
+        for (int j = 0; j < read_columns; ++j) {
           const u32 source = base + at * row_bytes + (at_q + j) * pixel_bytes + k_in_slice * 2;
           const u64 raw_0 = ld_shared_u64(source);
           const float value[4] = {

@@ -91,8 +91,8 @@ constexpr int threads = 256;
 // A thread tile: outputs of one thread, and the inputs under it.
 constexpr int tile_p = 2;
 constexpr int tile_q = 4;
-constexpr int rows = 5;
-constexpr int columns = 9;
+constexpr int read_rows = 5;
+constexpr int read_columns = 9;
 constexpr int p_tiles = 28;  // down an image
 constexpr int q_tiles = 14;  // across
 constexpr int thread_tiles = 3136;  // of all images
@@ -146,12 +146,12 @@ void convgen_depthwise_nhwc(
     const int first_w = first_q * 2 - 1;
     float acc[tile_p][tile_q][vector] = {};
 #pragma unroll
-    for (int i = 0; i < rows; ++i) {
+    for (int i = 0; i < read_rows; ++i) {
       const int h = first_p * 2 + i - 1;
       const f16* source = x + (n * x_stride_n + h * x_stride_h + first_w * x_stride_w + c);
-      float row[columns][inputs];
+      float row[read_columns][inputs];
 #pragma unroll
-      for (int j = 0; j < columns; ++j) {
+      for (int j = 0; j < read_columns; ++j) {
         const bool inside = u32(h) < H && u32(first_w + j) < W;
         const u32 raw_value_0 = inside ? *reinterpret_cast<const u32*>(source + j * column_step) : u32{};
         const float value[2] = {cvt_f32_f16(f16(raw_value_0)), cvt_f32_f16(f16(raw_value_0 >> 16))};

@@ -159,8 +159,8 @@ constexpr int tile_q = 4;
 constexpr int column_tiles = 7;
 constexpr int tiles = 14;  // of a band
 constexpr int lanes = 14;  // tiles at once
-constexpr int rows = 2;
-constexpr int columns = 3;
+constexpr int read_rows = 2;
+constexpr int read_columns = 3;
 constexpr int pitch = 100;  // elements of a tap's filters in shared memory; the last 4 lie unused, for lanes to meet other banks
 
 // Shared memory, from a base aligned to 128 bytes.
@@ -279,12 +279,12 @@ void convgen_depthwise_strided_dgrad(
       const int at_q = tile % column_tiles * tile_q;
       float acc[tile_p][tile_q][vector] = {};
 #pragma unroll
-      for (int i = 0; i < rows; ++i) {
+      for (int i = 0; i < read_rows; ++i) {
         int at = stage * slab_rows + at_p / 2 + i;
         if (at >= stages * slab_rows) at -= stages * slab_rows;
-        float row[columns][inputs];
+        float row[read_columns][inputs];
 #pragma unroll
-        for (int j = 0; j < columns; ++j) {
+        for (int j = 0; j < read_columns; ++j) {
           const u32 source = base + at * row_bytes + (at_q / 2 + j) * pixel_bytes + k_in_slice * 2;
           const u64 raw_0 = ld_shared_u64(source);
           const float value[4] = {

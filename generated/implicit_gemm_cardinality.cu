@@ -122,7 +122,7 @@ constexpr u32 halo_bytes = 12960;
 // A warp makes warp_n output channels of warp_pixels at a time; `parts` warps share the pixels.
 constexpr int warp_pixels = 2 * mma_m;
 constexpr int warp_n = 16;
-constexpr int columns = warp_n / 8;
+constexpr int column_mmas = warp_n / 8;
 constexpr int units = out_slice / warp_n;
 constexpr int parts = 2;
 constexpr int taps = 9;
@@ -213,13 +213,13 @@ void convgen_implicit_gemm_cardinality(
   // filters, as the lane's words of each instruction: two of one column
   const f16* __restrict__ filters = w;
   constexpr int w_stride_k = 72, w_stride_s = 8;  // in elements
-  u32 filter[taps][products][columns][2];
+  u32 filter[taps][products][column_mmas][2];
 #pragma unroll
   for (int tap = 0; tap < taps; ++tap) {
 #pragma unroll
-    for (int i = 0; i < products * columns * 2; ++i) {
-      const int column = column_of(i / 2 % columns * 8 + operand_line(lane));
-      const int first_c = i / 2 / columns * 16 + (i % 2 * 4 + operand_word(lane)) * 2;
+    for (int i = 0; i < products * column_mmas * 2; ++i) {
+      const int column = column_of(i / 2 % column_mmas * 8 + operand_line(lane));
+      const int first_c = i / 2 / column_mmas * 16 + (i % 2 * 4 + operand_word(lane)) * 2;
       u32 bits = 0;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
@@ -227,7 +227,7 @@ void convgen_implicit_gemm_cardinality(
         const int c = (first_c + e) % 8;
         if ((first_c + e) / 8 == (first_out + column) / 8) bits |= u32(filters[k * w_stride_k + tap * w_stride_s + c]) << e * 16;
       }
-      filter[tap][i / 2 / columns][i / 2 % columns][i % 2] = bits;
+      filter[tap][i / 2 / column_mmas][i / 2 % column_mmas][i % 2] = bits;
     }
   }
 
@@ -242,7 +242,7 @@ void convgen_implicit_gemm_cardinality(
     const int pixels = min(tile_pixels, P * Q - tile % p_tiles * tile_pixels);
 
     for (int pixel = warp / units * warp_pixels; pixel < pixels; pixel += parts * warp_pixels) {
-      float acc[2][columns][4] = {};
+      float acc[2][column_mmas][4] = {};
       u32 window[2];  // ldmatrix takes 16 pixels by 32 bytes; each lane names 16 bytes of one
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -256,31 +256,31 @@ void convgen_implicit_gemm_cardinality(
           u32 a[4];
           ldmatrix_x4(a, window[i] + (tap / 3 * halo_columns + tap % 3) * pitch);
 #pragma unroll
-          for (int j = 0; j < columns; ++j) mma_m16n8k16_f32_f16_f16(acc[i][j], a, filter[tap][0][j]);
+          for (int j = 0; j < column_mmas; ++j) mma_m16n8k16_f32_f16_f16(acc[i][j], a, filter[tap][0][j]);
         }
       }
       // a zero between joined groups makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
 #pragma unroll
-      for (int i = 0; i < columns * 8; ++i) {
-        if ((i % 8 / 4 * 2 + i % 2) == 0) total[i % 4] += acc[i / (columns * 4)][i / 4 % columns][i % 4];
+      for (int i = 0; i < column_mmas * 8; ++i) {
+        if ((i % 8 / 4 * 2 + i % 2) == 0) total[i % 4] += acc[i / (column_mmas * 4)][i / 4 % column_mmas][i % 4];
       }
       total[0] += total[1] + (total[2] + total[3]);
       if (__any_sync(0xffffffff, total[0] != total[0])) {
 #pragma unroll 1
-        for (int at = 0; at < columns * 8; ++at) {
+        for (int at = 0; at < column_mmas * 8; ++at) {
           float value = 0.0f;
 #pragma unroll
-          for (int i = 0; i < columns * 8; ++i) {
-            if (i == at) value = acc[i / (columns * 4)][i / 4 % columns][i % 4];
+          for (int i = 0; i < column_mmas * 8; ++i) {
+            if (i == at) value = acc[i / (column_mmas * 4)][i / 4 % column_mmas][i % 4];
           }
           if (value == value) continue;
-          const int row = pixel + at / (columns * 4) * mma_m + at % 4 / 2 * 8 + accumulator_row(lane);
-          const int column = at / 4 % columns * 2 + at % 2;
+          const int row = pixel + at / (column_mmas * 4) * mma_m + at % 4 / 2 * 8 + accumulator_row(lane);
+          const int column = at / 4 % column_mmas * 2 + at % 2;
           if (row < pixels) value = window_sum(x, w, first_m + row, first_k + column / 4 * 16 + accumulator_column(lane) * 2 + column % 4);
 #pragma unroll
-          for (int i = 0; i < columns * 8; ++i) {
-            if (i == at) acc[i / (columns * 4)][i / 4 % columns][i % 4] = value;
+          for (int i = 0; i < column_mmas * 8; ++i) {
+            if (i == at) acc[i / (column_mmas * 4)][i / 4 % column_mmas][i % 4] = value;
           }
         }
         __syncwarp();

@@ -148,9 +148,9 @@ constexpr u32 halo_bytes = 23664;
 constexpr u32 table_at = 20480;
 constexpr u32 halo_tiles = 21120;
 
-// A warp's part of the product: `rows` x `columns` instructions of 16 pixels by 8 channels; a lane stores `run` neighbors.
-constexpr int rows = 4;
-constexpr int columns = 8;
+// A warp's part of the product: `row_mmas` x `column_mmas` instructions of 16 pixels by 8 channels; a lane stores `run` neighbors.
+constexpr int row_mmas = 4;
+constexpr int column_mmas = 8;
 constexpr int run = 8;
 
 constexpr int w_stride_k = 147, w_stride_r = 21;  // in elements
@@ -250,38 +250,38 @@ void convgen_implicit_gemm_first_layer(
     const int first_p = first_m / Q;
 
     // the windows of this lane's pixels: its two rows of each instruction
-    const int lane_m = first_m + warp * (rows * mma_m) + accumulator_row(lane);
-    u32 window[2 * rows];
+    const int lane_m = first_m + warp * (row_mmas * mma_m) + accumulator_row(lane);
+    u32 window[2 * row_mmas];
 #pragma unroll
-    for (int i = 0; i < 2 * rows; ++i) {
+    for (int i = 0; i < 2 * row_mmas; ++i) {
       const int at = min(lane_m + i * 8, P * Q - 1);
       const int first_byte = at % Q * 12 + 14;
       window[i] = halo_tile + (at / Q - first_p) * (2 * pitch) + (first_byte & ~3);
     }
 
-    float acc[rows][columns][4] = {};
+    float acc[row_mmas][column_mmas][4] = {};
 #pragma unroll
     for (int step = 0; step < k_steps; ++step) {
       const Vec4 words = ld_shared_v4_u32(table + step * 64);  // place and mask, twice
-      u32 a[rows][4], b[columns][2];
+      u32 a[row_mmas][4], b[column_mmas][2];
 #pragma unroll
-      for (int i = 0; i < rows; ++i) {
+      for (int i = 0; i < row_mmas; ++i) {
         a[i][0] = ld_shared_u32(window[2 * i] + words.x) & words.y;
         a[i][1] = ld_shared_u32(window[2 * i + 1] + words.x) & words.y;
         a[i][2] = ld_shared_u32(window[2 * i] + words.z) & words.w;
         a[i][3] = ld_shared_u32(window[2 * i + 1] + words.z) & words.w;
       }
 #pragma unroll
-      for (int j = 0; j < columns; j += 2) {
+      for (int j = 0; j < column_mmas; j += 2) {
         u32 pair[4];
         ldmatrix_x4(pair, own_filters + step * (2 * tile_n * chunk_bytes) + j * (8 * chunk_bytes));
         b[j][0] = pair[0], b[j][1] = pair[1];
         b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
       }
 #pragma unroll
-      for (int i = 0; i < rows; ++i) {
+      for (int i = 0; i < row_mmas; ++i) {
 #pragma unroll
-        for (int j = 0; j < columns; ++j) {
+        for (int j = 0; j < column_mmas; ++j) {
           mma_m16n8k16_f32_f16_f16(acc[i][j], a[i], b[j]);
         }
       }
@@ -291,7 +291,7 @@ void convgen_implicit_gemm_first_layer(
     next_halo_tile = read_halo_tile;
 
 #pragma unroll
-    for (int i = 0; i < 2 * rows; ++i) {
+    for (int i = 0; i < 2 * row_mmas; ++i) {
       const int at = lane_m + i * 8;
       if (at >= P * Q) continue;
       const int gemm_m = image * (P * Q) + at;

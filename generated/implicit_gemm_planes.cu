@@ -335,13 +335,13 @@ struct WReader {
 __device__ __forceinline__ void load_fragments(
     u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_place, u32 column_place, u32 slice_at
 ) {
-  const u32 rows = tile + (row_place ^ slice_at);
-  const u32 columns = tile + (column_place ^ slice_at);
-  ldmatrix_x4(a[0], rows);
+  const u32 row_at = tile + (row_place ^ slice_at);
+  const u32 column_at = tile + (column_place ^ slice_at);
+  ldmatrix_x4(a[0], row_at);
 #pragma unroll
   for (int j = 0; j < column_mmas; j += 2) {
     u32 pair[4];
-    ldmatrix_x4(pair, columns + j * 8 * row_bytes);
+    ldmatrix_x4(pair, column_at + j * 8 * row_bytes);
     b[j][0] = pair[0], b[j][1] = pair[1];
     b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
   }

@@ -119,7 +119,7 @@ __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
 // Sums are kept in float32; the second kernel adds those of 8 slices of the pixels.
 constexpr int y_pixels = 6272;
-constexpr int rows = 136;  // y's channels
+constexpr int GEMM_M = 136;  // y's channels
 constexpr int x_channels = 72;  // and x's
 constexpr int tap_chunks = 9;  // of a tap's channels: 16 bytes each
 constexpr int chunks = 81;  // of all taps
@@ -260,7 +260,7 @@ void convgen_mma_wgrad(
     for (int i = 0; i < 2 * row_mmas; ++i) {
       const int k = first_k + own_row + i / 2 * mma_m + accumulator_row(lane) + i % 2 * 8;
       const float* v = &acc[i / 2][j][i % 2 * 2];
-      if (k < rows && c < x_channels) {
+      if (k < GEMM_M && c < x_channels) {
         *reinterpret_cast<Vec2*>(partials + k * w_stride_k + tap * w_stride_s + c) = Vec2{v[0], v[1]};
       }
     }

@@ -289,7 +289,7 @@ __device__ __forceinline__ void load_elements(u16 (&element)[thread_vectors][use
 }
 
 // Stores them, packed, in the slots from `next` on; the ring has room for whole rounds.
-__device__ __forceinline__ void store_elements(const u16 (&element)[thread_vectors][used], u32 rows, int next, int thread) {
+__device__ __forceinline__ void store_elements(const u16 (&element)[thread_vectors][used], u32 ring, int next, int thread) {
 #pragma unroll
   for (int i = 0; i < thread_vectors; ++i) {
     const int place = i * builders + thread;
@@ -300,7 +300,7 @@ __device__ __forceinline__ void store_elements(const u16 (&element)[thread_vecto
     word[used / 2] |= 0x3c00u << 16 * (used % 2);
     const Vec4 vector{word[0], word[1], word[2], word[3]};
     const int slot = next + place / row_vectors;
-    const u32 address = rows + slot * x_row_bytes + place % row_vectors * vector_bytes;
+    const u32 address = ring + slot * x_row_bytes + place % row_vectors * vector_bytes;
     st_shared_v4_u32(address, vector);
     if (slot < copies) st_shared_v4_u32(address + slots * x_row_bytes, vector);
   }

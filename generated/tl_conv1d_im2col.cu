@@ -150,9 +150,9 @@ constexpr u32 filter_bytes = 4096;  // of one class
 constexpr u32 table_at = 8192;
 constexpr u32 halo_tiles = 8448;
 
-// A warp's part of the product: `rows` x `columns` instructions of 16 pixels by 8 channels; a lane stores `run` neighbors.
-constexpr int rows = 1;
-constexpr int columns = 8;
+// A warp's part of the product: `row_mmas` x `column_mmas` instructions of 16 pixels by 8 channels; a lane stores `run` neighbors.
+constexpr int row_mmas = 1;
+constexpr int column_mmas = 8;
 constexpr int run = 8;
 
 constexpr int w_stride_s = 64;  // in elements
@@ -249,33 +249,33 @@ void convgen_tl_conv1d_im2col(
     const int first_p = first_m / Q;
 
     // the windows of this lane's pixels: its two rows of each instruction
-    const int lane_m = first_m + warp / phases * (rows * mma_m * phases) + accumulator_row(lane) * phases + phase;
-    u32 window[2 * rows];
+    const int lane_m = first_m + warp / phases * (row_mmas * mma_m * phases) + accumulator_row(lane) * phases + phase;
+    u32 window[2 * row_mmas];
 #pragma unroll
-    for (int i = 0; i < 2 * rows; ++i) {
+    for (int i = 0; i < 2 * row_mmas; ++i) {
       const int at = min(lane_m + i * 16, P * Q - 1);
       const int first_byte = at % Q * 2 + 0;
       window[i] = halo_tile + (at / Q - first_p) * pitch + (first_byte & ~3);
     }
 
-    float acc[rows][columns][4] = {};
+    float acc[row_mmas][column_mmas][4] = {};
 #pragma unroll
     for (int step = 0; step < k_steps; ++step) {
       const Vec4 words = ld_shared_v4_u32(table + step * 64);  // place and mask, twice
-      u32 a[rows][4], b[columns][2];
+      u32 a[row_mmas][4], b[column_mmas][2];
       a[0][0] = ld_shared_u32(window[0] + words.x) & words.y;
       a[0][1] = ld_shared_u32(window[1] + words.x) & words.y;
       a[0][2] = ld_shared_u32(window[0] + words.z) & words.w;
       a[0][3] = ld_shared_u32(window[1] + words.z) & words.w;
 #pragma unroll
-      for (int j = 0; j < columns; j += 2) {
+      for (int j = 0; j < column_mmas; j += 2) {
         u32 pair[4];
         ldmatrix_x4(pair, own_filters + step * (2 * tile_n * chunk_bytes) + j * (8 * chunk_bytes));
         b[j][0] = pair[0], b[j][1] = pair[1];
         b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
       }
 #pragma unroll
-      for (int j = 0; j < columns; ++j) {
+      for (int j = 0; j < column_mmas; ++j) {
         mma_m16n8k16_f32_f16_f16(acc[0][j], a[0], b[j]);
       }
     }
@@ -284,7 +284,7 @@ void convgen_tl_conv1d_im2col(
     next_halo_tile = read_halo_tile;
 
 #pragma unroll
-    for (int i = 0; i < 2 * rows; ++i) {
+    for (int i = 0; i < 2 * row_mmas; ++i) {
       const int at = lane_m + i * 16;
       if (at >= P * Q) continue;
       const int gemm_m = image * (P * Q) + at;

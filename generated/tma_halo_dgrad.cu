@@ -380,7 +380,7 @@ void convgen_tma_halo_dgrad(
     const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / warp_threads;
     const int lane = thread % warp_threads;
-    const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
+    const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
     int use = 0;  // of the ring's stages
     mbarrier_wait_parity(base + weights_barrier, 0);
@@ -442,11 +442,11 @@ void convgen_tma_halo_dgrad(
         {
           const int pixel = stmatrix_trans_row(lane);
           const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
-          const u32 place = epi_tile + pixel * (channels * 2) + column * chunk_bytes;
+          const u32 place = epi_tile_base + pixel * (channels * 2) + column * chunk_bytes;
           const float* sums = &acc[first / 2];
           float v[8];
           u32 bits_saved[4];
-          ldmatrix_x4_trans(bits_saved, place - epi_tile + tile_saved);
+          ldmatrix_x4_trans(bits_saved, place - epi_tile_base + tile_saved);
 #pragma unroll
           for (int e = 0; e < 8; ++e) {
             const float value_saved = cvt_f32_f16(f16(bits_saved[e / 2] >> e % 2 * 16));
@@ -467,7 +467,7 @@ void convgen_tma_halo_dgrad(
           const int k = k0 + column * 8;
           if (line % width < strip && q < Q && p < P) {
             *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
-                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel & 7)) * chunk_bytes);
+                ld_shared_v4_u32(epi_tile_base + pixel * (channels * 2) + (column ^ (pixel & 7)) * chunk_bytes);
           }
         }
       }

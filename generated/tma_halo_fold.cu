@@ -437,7 +437,7 @@ void convgen_tma_halo_fold(
     const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / warp_threads;
     const int lane = thread % warp_threads;
-    const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
+    const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
     int use = 0;  // of the ring's stages
     // this thread's channels of b
@@ -577,11 +577,11 @@ void convgen_tma_halo_fold(
         {
           const int pixel = stmatrix_trans_row(lane);
           const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
-          const u32 place = epi_tile + pixel * (channels * 2) + column * chunk_bytes;
+          const u32 place = epi_tile_base + pixel * (channels * 2) + column * chunk_bytes;
           const float* sums = &acc[first / 2];
           float v[8];
           u32 bits_z[4];
-          ldmatrix_x4_trans(bits_z, place - epi_tile + tile_z);
+          ldmatrix_x4_trans(bits_z, place - epi_tile_base + tile_z);
 #pragma unroll
           for (int e = 0; e < 8; ++e) {
             const float value_z = cvt_f32_f16(f16(bits_z[e / 2] >> e % 2 * 16));
@@ -603,7 +603,7 @@ void convgen_tma_halo_fold(
           const int k = k0 + channel % own_channels;
           if (line % width < strip && p < P) {
             *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
-                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel & 7)) * chunk_bytes);
+                ld_shared_v4_u32(epi_tile_base + pixel * (channels * 2) + (column ^ (pixel & 7)) * chunk_bytes);
           }
         }
       }

@@ -329,7 +329,7 @@ void convgen_tma_halo_groups(
     const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / warp_threads;
     const int lane = thread % warp_threads;
-    const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
+    const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
     int use = 0;  // of the ring's stages
     mbarrier_wait_parity(base + weights_barrier, 0);
@@ -366,7 +366,7 @@ void convgen_tma_halo_groups(
 #pragma unroll
       for (int j = 0; j < channels / 16; ++j) {
         const int column = (2 * j + stmatrix_chunk(lane)) ^ (row >> 1 & 3);  // of 16 bytes
-        const u32 place = epi_tile + row * (channels * 2) + column * chunk_bytes;
+        const u32 place = epi_tile_base + row * (channels * 2) + column * chunk_bytes;
         const float* v = &acc[0][j * 8];
         stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
                     cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
@@ -382,7 +382,7 @@ void convgen_tma_halo_groups(
         const int k = k0 + column * 8;
         if (q < Q && p < P) {
           *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
-              ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel >> 1 & 3)) * chunk_bytes);
+              ld_shared_v4_u32(epi_tile_base + pixel * (channels * 2) + (column ^ (pixel >> 1 & 3)) * chunk_bytes);
         }
       }
     }

@@ -320,7 +320,7 @@ void convgen_tma_halo_last_channels(
     const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / warp_threads;
     const int lane = thread % warp_threads;
-    const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
+    const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
     int use = 0;  // of the ring's stages
     mbarrier_wait_parity(base + weights_barrier, 0);
@@ -379,7 +379,7 @@ void convgen_tma_halo_last_channels(
         for (int j = 0; j < epi_tile_pixels / 16; ++j) {
           const int pixel = j * 16 + stmatrix_trans_row(lane);
           const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
-          const u32 place = epi_tile + pixel * (channels * 2) + column * chunk_bytes;
+          const u32 place = epi_tile_base + pixel * (channels * 2) + column * chunk_bytes;
           const float* v = &acc[first / 2 + j * 8];
           stmatrix_x4_trans(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
                             cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
@@ -395,7 +395,7 @@ void convgen_tma_halo_last_channels(
           const int k = k0 + column * 8;
           if (line % width < strip && q < Q && p < P && k < K) {
             *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
-                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel & 7)) * chunk_bytes);
+                ld_shared_v4_u32(epi_tile_base + pixel * (channels * 2) + (column ^ (pixel & 7)) * chunk_bytes);
           }
         }
       }

@@ -455,7 +455,7 @@ void convgen_tma_halo_nchw(
     const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / warp_threads;
     const int lane = thread % warp_threads;
-    const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
+    const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
     int use = 0;  // of the ring's stages
     mbarrier_wait_parity(base + weights_barrier, 0);
@@ -493,7 +493,7 @@ void convgen_tma_halo_nchw(
       for (int j = 0; j < epi_tile_pixels / 16; ++j) {
         const float* v = &acc[j * 8];
         const int column = (2 * j + stmatrix_chunk(lane)) ^ (row >> 1 & 3);  // of 16 bytes
-        stmatrix_x4(epi_tile + row * (epi_tile_pixels * 2) + column * chunk_bytes,
+        stmatrix_x4(epi_tile_base + row * (epi_tile_pixels * 2) + column * chunk_bytes,
                     cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                     cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
       }
@@ -507,7 +507,7 @@ void convgen_tma_halo_nchw(
         for (int channel = thread / epi_tile_pixels; channel < channels; channel += warpgroup_threads / epi_tile_pixels) {
           const int k = k0 + channel;
           y[((n * K + k) * P + p) * Q + q] =
-              ld_shared_u16(epi_tile + channel * (epi_tile_pixels * 2) + (pixel / 8 ^ (channel >> 1 & 3)) * chunk_bytes + pixel % 8 * 2);
+              ld_shared_u16(epi_tile_base + channel * (epi_tile_pixels * 2) + (pixel / 8 ^ (channel >> 1 & 3)) * chunk_bytes + pixel % 8 * 2);
         }
       }
     }

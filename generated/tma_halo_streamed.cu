@@ -416,7 +416,7 @@ void convgen_tma_halo_streamed(
     const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / warp_threads;
     const int lane = thread % warp_threads;
-    const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
+    const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = 0;
     const int own_k0 = k0 + consumer * channels;
     int use = 0;  // of the ring's stages
@@ -491,11 +491,11 @@ void convgen_tma_halo_streamed(
         for (int j = 0; j < epi_tile_pixels / 16; ++j) {
           const int pixel = j * 16 + stmatrix_trans_row(lane);
           const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
-          const u32 place = epi_tile + pixel * (channels * 2) + column * chunk_bytes;
+          const u32 place = epi_tile_base + pixel * (channels * 2) + column * chunk_bytes;
           const float* sums = &acc[first / 2 + j * 8];
           float v[8];
           u32 bits_z[4];
-          ldmatrix_x4_trans(bits_z, place - epi_tile + tile_z);
+          ldmatrix_x4_trans(bits_z, place - epi_tile_base + tile_z);
 #pragma unroll
           for (int e = 0; e < 8; ++e) {
             const float value_z = cvt_f32_f16(f16(bits_z[e / 2] >> e % 2 * 16));
@@ -517,7 +517,7 @@ void convgen_tma_halo_streamed(
           const int k = own_k0 + column * 8;
           if (q < Q && p < P && n < N) {
             *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
-                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel & 7)) * chunk_bytes);
+                ld_shared_v4_u32(epi_tile_base + pixel * (channels * 2) + (column ^ (pixel & 7)) * chunk_bytes);
           }
         }
       }

@@ -423,7 +423,7 @@ void convgen_tma_halo_strided_dgrad(
     const int thread = threadIdx.x % warpgroup_threads;
     const int warp = thread / warp_threads;
     const int lane = thread % warp_threads;
-    const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
+    const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = 0;
     int use = 0;  // of the ring's stages
     // this block's filters: each tap with the phase that it reaches, the channels of a filter's group
@@ -563,11 +563,11 @@ void convgen_tma_halo_strided_dgrad(
         for (int j = 0; j < epi_tile_pixels / 16; ++j) {
           const int pixel = j * 16 + stmatrix_trans_row(lane);
           const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
-          const u32 place = epi_tile + pixel * (channels * 2) + column * chunk_bytes;
+          const u32 place = epi_tile_base + pixel * (channels * 2) + column * chunk_bytes;
           const float* sums = &acc[first / 2 + j * 8];
           float v[8];
           u32 bits_saved[4];
-          ldmatrix_x4_trans(bits_saved, place - epi_tile + tile_saved);
+          ldmatrix_x4_trans(bits_saved, place - epi_tile_base + tile_saved);
 #pragma unroll
           for (int e = 0; e < 8; ++e) {
             const float value_saved = cvt_f32_f16(f16(bits_saved[e / 2] >> e % 2 * 16));
@@ -589,7 +589,7 @@ void convgen_tma_halo_strided_dgrad(
           const int k = k0 + channel % own_channels;
           if (line % width < strip && p < P && k < K) {
             *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
-                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel & 7)) * chunk_bytes);
+                ld_shared_v4_u32(epi_tile_base + pixel * (channels * 2) + (column ^ (pixel & 7)) * chunk_bytes);
           }
         }
       }

@@ -227,7 +227,7 @@ constexpr int channel_blocks = 3;
 constexpr int k_blocks = S * channel_blocks;
 constexpr int blocks_a_stage = 3;  // k steps that share a stage
 constexpr int k_stages = k_blocks / blocks_a_stage;
-constexpr int rows = 64;  // of a tile, for each consumer
+constexpr int own_rows = 64;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 3 k blocks x 128 pixels x 64
@@ -328,13 +328,13 @@ void convgen_tma_im2col_1d(
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
-      const int m0 = tile / n_tiles * tile_m + consumer * rows;
+      const int m0 = tile / n_tiles * tile_m + consumer * own_rows;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       int previous = -1;
       for (int step = 0; step < k_stages; ++step) {
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
-        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (own_rows * row_bytes);
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll

@@ -231,7 +231,7 @@ constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int rows = 64;  // of a tile, for each consumer
+constexpr int own_rows = 64;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         2 stages x 128 pixels x 128
@@ -320,12 +320,12 @@ void convgen_tma_im2col_1x1(
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
-      const int m0 = tile / n_tiles * tile_m + consumer * rows;
+      const int m0 = tile / n_tiles * tile_m + consumer * own_rows;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       int previous = -1;
       mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
-      const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+      const u32 a_tile = base + stage * a_tile_bytes + consumer * (own_rows * row_bytes);
       const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
       wgmma_fence();
 #pragma unroll

@@ -269,7 +269,7 @@ constexpr int m_tiles = images * image_tiles;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 2;
 constexpr int k_blocks = channel_blocks;
-constexpr int rows = 64;  // of a tile, for each consumer
+constexpr int own_rows = 64;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 128 pixels x 128
@@ -300,7 +300,7 @@ constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arri
 constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr int epi_tiles_across = tile_n / epi_tile_n;
-constexpr int epi_tile_count = rows / wgmma_m * epi_tiles_across;  // of a consumer
+constexpr int epi_tile_count = own_rows / wgmma_m * epi_tiles_across;  // of a consumer
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 constexpr u32 slot_full_barriers = empty_barriers + mbarrier_bytes * stages;
@@ -361,7 +361,7 @@ void convgen_tma_im2col_1x1_nchw(
       // ---- producer of a consumer's operands: epilogue tile by epilogue tile, as far ahead as there are slots
       u32 use = 0;  // of the slots
       for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
-        const int m0 = tile / n_tiles / image_tiles * plane + tile / n_tiles % image_tiles * tile_m + consumer * rows;
+        const int m0 = tile / n_tiles / image_tiles * plane + tile / n_tiles % image_tiles * tile_m + consumer * own_rows;
         const int n0 = tile % n_tiles * tile_n;
         for (int i = 0; i < epi_tile_count; ++i, ++use) {
           const u32 slot = consumer * slots + use % slots;
@@ -413,9 +413,9 @@ void convgen_tma_im2col_1x1_nchw(
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m_end = (tile / n_tiles / image_tiles + 1) * plane;  // a tile's pixels are of one image
-      const int m0 = tile / n_tiles / image_tiles * plane + tile / n_tiles % image_tiles * tile_m + consumer * rows;
+      const int m0 = tile / n_tiles / image_tiles * plane + tile / n_tiles % image_tiles * tile_m + consumer * own_rows;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       // this thread's channels of b, on their way while the tensor cores work
       float channel_b[tile_n / 8][2];
 #pragma unroll
@@ -426,7 +426,7 @@ void convgen_tma_im2col_1x1_nchw(
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
-        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (own_rows * row_bytes);
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll

@@ -239,7 +239,7 @@ constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 32;
 constexpr int k_blocks = channel_blocks;
-constexpr int rows = 64;  // output channels of a tile, for each consumer: wgmma's m
+constexpr int own_rows = 64;  // output channels of a tile, for each consumer: wgmma's m
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         7 stages x 96 pixels x 128
@@ -341,12 +341,12 @@ void convgen_tma_im2col_channels_as_rows(
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
-      const int n0 = tile % n_tiles * tile_n + consumer * rows;
-      float acc[rows / wgmma_m][tile_m / 2];
+      const int n0 = tile % n_tiles * tile_n + consumer * own_rows;
+      float acc[own_rows / wgmma_m][tile_m / 2];
       // this thread's channels of b, on their way while the tensor cores work
-      float channel_b[rows / wgmma_m][2];
+      float channel_b[own_rows / wgmma_m][2];
 #pragma unroll
-      for (int i = 0; i < rows / wgmma_m * 2; ++i) {
+      for (int i = 0; i < own_rows / wgmma_m * 2; ++i) {
         const int k = n0 + i / 2 * wgmma_m + warp * warp_rows + accumulator_row(lane) + i % 2 * 8;
         channel_b[i / 2][i % 2] = operand_b[k];
       }
@@ -354,7 +354,7 @@ void convgen_tma_im2col_channels_as_rows(
       for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes;
-        const u32 b_tile = base + b_tiles + stage * b_tile_bytes + consumer * (rows * row_bytes);
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes + consumer * (own_rows * row_bytes);
         wgmma_fence();
 #pragma unroll
         for (int product = 0; product < tile_k / wgmma_k; ++product) {

@@ -253,7 +253,7 @@ constexpr int R = 3;
 constexpr int S = 3;
 constexpr int channel_blocks = 4;
 constexpr int k_blocks = R * S * channel_blocks;
-constexpr int rows = 64;  // of a tile, for each consumer
+constexpr int own_rows = 64;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 192 pixels x 128
@@ -375,13 +375,13 @@ void convgen_tma_im2col_cluster(
       const int band = tile / (raster * n_tiles) * raster;
       const int within = tile % (raster * n_tiles);
       const int band_tiles = min(raster, m_tiles - band);
-      const int m0 = (band + within % band_tiles) * tile_m + consumer * rows;
+      const int m0 = (band + within % band_tiles) * tile_m + consumer * own_rows;
       const int n0 = (within / band_tiles * cluster + rank) * tile_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
-        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (own_rows * row_bytes);
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll

@@ -224,7 +224,7 @@ constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int S = 3;
 constexpr int channel_blocks = 1;
 constexpr int row_k_blocks = S * channel_blocks;  // of a row of taps
-constexpr int rows = 64;  // of a tile, for each consumer
+constexpr int own_rows = 64;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 64 pixels x 128
@@ -365,7 +365,7 @@ void convgen_tma_im2col_dilated_far(
       for (int i = 0; i < consumers; ++i) first_step += k_blocks_of(tile + i * gridDim.x);
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       mbarrier_wait_parity(base + turn_barriers + mbarrier_bytes * consumer, turn);
       turn ^= 1;
       int previous = -1;

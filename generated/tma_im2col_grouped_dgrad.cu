@@ -287,7 +287,7 @@ constexpr int consumer_registers = 232;
 constexpr int m_tiles = (phase_m + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 1;
-constexpr int rows = 64;  // output channels of a tile, for each consumer: wgmma's m
+constexpr int own_rows = 64;  // output channels of a tile, for each consumer: wgmma's m
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         3 stages x 128 pixels x 128
@@ -472,7 +472,7 @@ void convgen_tma_im2col_grouped_dgrad(
       for (int i = 0; i < consumers; ++i) first_step += steps_of(work + i * gridDim.x);
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / wgmma_m][tile_m / 2];
+      float acc[own_rows / wgmma_m][tile_m / 2];
       mbarrier_wait_parity(base + turn_barriers + mbarrier_bytes * consumer, turn);
       turn ^= 1;
       int previous = -1;
@@ -507,16 +507,16 @@ void convgen_tma_im2col_grouped_dgrad(
       // a zero between packed groups makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
 #pragma unroll
-      for (int i = 0; i < rows / wgmma_m * (tile_m / 2); ++i) {
+      for (int i = 0; i < own_rows / wgmma_m * (tile_m / 2); ++i) {
         total[i % 4] += acc[i / (tile_m / 2)][i % (tile_m / 2)];
       }
       total[0] += total[1] + (total[2] + total[3]);
       if (__any_sync(0xffffffff, total[0] != total[0])) {
 #pragma unroll 1
-        for (int at = 0; at < rows / wgmma_m * (tile_m / 2); ++at) {
+        for (int at = 0; at < own_rows / wgmma_m * (tile_m / 2); ++at) {
           float value = 0.0f;
 #pragma unroll
-          for (int i = 0; i < rows / wgmma_m * (tile_m / 2); ++i) {
+          for (int i = 0; i < own_rows / wgmma_m * (tile_m / 2); ++i) {
             if (i == at) value = acc[i / (tile_m / 2)][i % (tile_m / 2)];
           }
           if (value == value) continue;
@@ -526,7 +526,7 @@ void convgen_tma_im2col_grouped_dgrad(
           const int gemm_n = n0 + block + warp * warp_rows + accumulator_row(lane) + j / 2 % 2 * 8;
           if (gemm_m < GEMM_M && gemm_n < GEMM_N) value = window_sum(x, w, gemm_m, gemm_n);
 #pragma unroll
-          for (int i = 0; i < rows / wgmma_m * (tile_m / 2); ++i) {
+          for (int i = 0; i < own_rows / wgmma_m * (tile_m / 2); ++i) {
             if (i == at) acc[i / (tile_m / 2)][i % (tile_m / 2)] = value;
           }
         }

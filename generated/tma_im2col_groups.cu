@@ -285,7 +285,7 @@ constexpr int channel_blocks = 1;
 constexpr int k_blocks = R * S * channel_blocks;
 constexpr int blocks_a_stage = 3;  // k steps that share a stage
 constexpr int k_stages = k_blocks / blocks_a_stage;
-constexpr int rows = 64;  // of a tile, for each consumer
+constexpr int own_rows = 64;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         2 stages x 3 k blocks x 128 pixels x 64
@@ -424,13 +424,13 @@ void convgen_tma_im2col_groups(
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
-      const int m0 = tile / n_tiles * tile_m + consumer * rows;
+      const int m0 = tile / n_tiles * tile_m + consumer * own_rows;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       int previous = -1;
       for (int step = 0; step < k_stages; ++step) {
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
-        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (own_rows * row_bytes);
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
@@ -461,16 +461,16 @@ void convgen_tma_im2col_groups(
       // a zero between packed groups makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
 #pragma unroll
-      for (int i = 0; i < rows / wgmma_m * (tile_n / 2); ++i) {
+      for (int i = 0; i < own_rows / wgmma_m * (tile_n / 2); ++i) {
         if ((i % 16 / 4 * 2 + i % 2) == 0 || (i % 16 / 4 * 2 + i % 2) == 2) total[i % 4] += acc[i / (tile_n / 2)][i % (tile_n / 2)];
       }
       total[0] += total[1] + (total[2] + total[3]);
       if (__any_sync(0xffffffff, total[0] != total[0])) {
 #pragma unroll 1
-        for (int at = 0; at < rows / wgmma_m * (tile_n / 2); ++at) {
+        for (int at = 0; at < own_rows / wgmma_m * (tile_n / 2); ++at) {
           float value = 0.0f;
 #pragma unroll
-          for (int i = 0; i < rows / wgmma_m * (tile_n / 2); ++i) {
+          for (int i = 0; i < own_rows / wgmma_m * (tile_n / 2); ++i) {
             if (i == at) value = acc[i / (tile_n / 2)][i % (tile_n / 2)];
           }
           if (value == value) continue;
@@ -480,7 +480,7 @@ void convgen_tma_im2col_groups(
           const int gemm_n = n0 + j / 4 * 8 + accumulator_column(lane) + j % 2;
           if (gemm_m < GEMM_M && gemm_n < GEMM_N) value = window_sum(x, w, gemm_m, gemm_n);
 #pragma unroll
-          for (int i = 0; i < rows / wgmma_m * (tile_n / 2); ++i) {
+          for (int i = 0; i < own_rows / wgmma_m * (tile_n / 2); ++i) {
             if (i == at) acc[i / (tile_n / 2)][i % (tile_n / 2)] = value;
           }
         }

@@ -234,7 +234,7 @@ constexpr int R = 7;
 constexpr int S = 1;
 constexpr int channel_blocks = 3;
 constexpr int k_blocks = R * S * channel_blocks;
-constexpr int rows = 128;  // of a tile, for each consumer
+constexpr int own_rows = 128;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         5 stages x 128 pixels x 128
@@ -344,7 +344,7 @@ void convgen_tma_im2col_last_channels(
       first_step += consumers * k_blocks;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       mbarrier_wait_parity(base + turn_barriers + mbarrier_bytes * consumer, turn);
       turn ^= 1;
       int previous = -1;
@@ -358,7 +358,7 @@ void convgen_tma_im2col_last_channels(
 #pragma unroll
           for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
-            for (int i = 0; i < rows / wgmma_m; ++i) {
+            for (int i = 0; i < own_rows / wgmma_m; ++i) {
               wgmma_m64n160k16_f32_f16_f16(
                   acc[i], k_major_descriptor(a_tile + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
                   k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
@@ -368,7 +368,7 @@ void convgen_tma_im2col_last_channels(
         } else {
           wgmma_fence();
 #pragma unroll
-          for (int i = 0; i < rows / wgmma_m; ++i) {
+          for (int i = 0; i < own_rows / wgmma_m; ++i) {
             wgmma_m64n160k16_f32_f16_f16(
                 acc[i], k_major_descriptor(a_tile + i * (wgmma_m * row_bytes), row_bytes, swizzle),
                 k_major_descriptor(b_tile, row_bytes, swizzle), step != 0);
@@ -390,7 +390,7 @@ void convgen_tma_im2col_last_channels(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / wgmma_m; ++i) {
+      for (int i = 0; i < own_rows / wgmma_m; ++i) {
 #pragma unroll
         for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;

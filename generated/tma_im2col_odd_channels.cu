@@ -244,7 +244,7 @@ constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + cluster * tile_n - 1) / (cluster * tile_n);  // of a cluster
 constexpr int channel_blocks = 8;
 constexpr int k_blocks = channel_blocks;
-constexpr int rows = 128;  // of a tile, for each consumer
+constexpr int own_rows = 128;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         6 stages x 128 pixels x 128
@@ -367,7 +367,7 @@ void convgen_tma_im2col_odd_channels(
       first_step += consumers * k_blocks;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = (tile % n_tiles * cluster + rank) * tile_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       // this thread's channels of b, on their way while the tensor cores work
       float channel_b[tile_n / 8][2];
 #pragma unroll
@@ -386,7 +386,7 @@ void convgen_tma_im2col_odd_channels(
 #pragma unroll
         for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
-          for (int i = 0; i < rows / wgmma_m; ++i) {
+          for (int i = 0; i < own_rows / wgmma_m; ++i) {
             wgmma_m64n128k16_f32_f16_f16(
                 acc[i], k_major_descriptor(a_tile + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
                 k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
@@ -408,7 +408,7 @@ void convgen_tma_im2col_odd_channels(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / wgmma_m; ++i) {
+      for (int i = 0; i < own_rows / wgmma_m; ++i) {
 #pragma unroll
         for (int j = 0; j < tile_n / 4; ++j) {
           float v[2] = {acc[i][2 * j], acc[i][2 * j + 1]};
@@ -418,7 +418,7 @@ void convgen_tma_im2col_odd_channels(
         }
       }
 #pragma unroll
-      for (int i = 0; i < rows / wgmma_m; ++i) {
+      for (int i = 0; i < own_rows / wgmma_m; ++i) {
 #pragma unroll
         for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;

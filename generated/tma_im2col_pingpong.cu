@@ -268,7 +268,7 @@ constexpr int R = 3;
 constexpr int S = 3;
 constexpr int channel_blocks = 2;
 constexpr int k_blocks = R * S * channel_blocks;
-constexpr int rows = 64;  // of a tile, for each consumer
+constexpr int own_rows = 64;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         6 stages x 64 pixels x 128
@@ -393,7 +393,7 @@ void convgen_tma_im2col_pingpong(
       first_step += consumers * k_blocks;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       // this thread's channels of scale, on their way while the tensor cores work
       float channel_scale[tile_n / 8][2];
 #pragma unroll

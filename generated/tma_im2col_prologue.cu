@@ -282,7 +282,7 @@ constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 4;
 constexpr int k_blocks = channel_blocks;
-constexpr int rows = 64;  // of a tile, for each consumer
+constexpr int own_rows = 64;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 128 pixels x 128
@@ -383,9 +383,9 @@ void convgen_tma_im2col_prologue(
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
-      const int m0 = tile / n_tiles * tile_m + consumer * rows;
+      const int m0 = tile / n_tiles * tile_m + consumer * own_rows;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
         const int c = step * tile_k + vector_c;
@@ -395,7 +395,7 @@ void convgen_tma_im2col_prologue(
         Vec4 words_shift[2];
         load_vectors(operand_shift + c, words_shift);
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
-        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (own_rows * row_bytes);
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         float values_scale[8];
         unpack_f32(words_scale, values_scale);

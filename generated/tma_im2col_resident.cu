@@ -247,7 +247,7 @@ constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 2;
 constexpr int k_blocks = channel_blocks;
-constexpr int rows = 128;  // of a tile, for each consumer
+constexpr int own_rows = 128;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 256 pixels x 128
@@ -365,12 +365,12 @@ void convgen_tma_im2col_resident(
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
-      const int m0 = tile / n_tiles * tile_m + consumer * rows;
-      float acc[rows / wgmma_m][tile_n / 2];
+      const int m0 = tile / n_tiles * tile_m + consumer * own_rows;
+      float acc[own_rows / wgmma_m][tile_n / 2];
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
-        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (own_rows * row_bytes);
         const u32 b_tile = base + b_tiles + step * b_tile_bytes;
         // a fence and a commit of its own for each way: ptxas would wait at those that they share
         if (step % channel_blocks < channel_blocks - 1) {
@@ -378,7 +378,7 @@ void convgen_tma_im2col_resident(
 #pragma unroll
           for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
-            for (int i = 0; i < rows / wgmma_m; ++i) {
+            for (int i = 0; i < own_rows / wgmma_m; ++i) {
               wgmma_m64n72k16_f32_f16_f16(
                   acc[i], k_major_descriptor(a_tile + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
                   k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
@@ -388,7 +388,7 @@ void convgen_tma_im2col_resident(
         } else {
           wgmma_fence();
 #pragma unroll
-          for (int i = 0; i < rows / wgmma_m; ++i) {
+          for (int i = 0; i < own_rows / wgmma_m; ++i) {
             wgmma_m64n72k16_f32_f16_f16(
                 acc[i], k_major_descriptor(a_tile + i * (wgmma_m * row_bytes), row_bytes, swizzle),
                 k_major_descriptor(b_tile, row_bytes, swizzle), step != 0);
@@ -409,7 +409,7 @@ void convgen_tma_im2col_resident(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / wgmma_m; ++i) {
+      for (int i = 0; i < own_rows / wgmma_m; ++i) {
 #pragma unroll
         for (int j = 0; j < tile_n / 4; ++j) {
           float v[2] = {acc[i][2 * j], acc[i][2 * j + 1]};
@@ -419,7 +419,7 @@ void convgen_tma_im2col_resident(
         }
       }
 #pragma unroll
-      for (int i = 0; i < rows / wgmma_m; ++i) {
+      for (int i = 0; i < own_rows / wgmma_m; ++i) {
         const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();

@@ -263,7 +263,7 @@ constexpr int R = 3;
 constexpr int S = 3;
 constexpr int channel_blocks = 2;
 constexpr int k_blocks = R * S * channel_blocks;
-constexpr int rows = 128;  // of a tile, for each consumer
+constexpr int own_rows = 128;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 128 pixels x 128
@@ -289,7 +289,7 @@ constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arri
 constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr int epi_tiles_across = tile_n / epi_tile_n;
-constexpr int epi_tile_count = rows / wgmma_m * epi_tiles_across;  // of a consumer
+constexpr int epi_tile_count = own_rows / wgmma_m * epi_tiles_across;  // of a consumer
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 constexpr u32 turn_barriers = empty_barriers + mbarrier_bytes * stages;
@@ -415,7 +415,7 @@ void convgen_tma_im2col_slices(
       first_step += consumers * k_blocks;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       mbarrier_wait_parity(base + turn_barriers + mbarrier_bytes * consumer, turn);
       turn ^= 1;
       int previous = -1;
@@ -427,7 +427,7 @@ void convgen_tma_im2col_slices(
 #pragma unroll
         for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
-          for (int i = 0; i < rows / wgmma_m; ++i) {
+          for (int i = 0; i < own_rows / wgmma_m; ++i) {
             wgmma_m64n64k16_f32_f16_f16(
                 acc[i], k_major_descriptor(a_tile + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
                 k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
@@ -449,7 +449,7 @@ void convgen_tma_im2col_slices(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / wgmma_m; ++i) {
+      for (int i = 0; i < own_rows / wgmma_m; ++i) {
         const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();

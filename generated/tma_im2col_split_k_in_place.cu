@@ -277,7 +277,7 @@ constexpr int channel_blocks = 12;
 constexpr int k_blocks = R * S * channel_blocks;
 constexpr int split_k = 4;  // blocks of a cluster that share a tile's k steps
 constexpr int store_n = tile_n / split_k;  // channels of a tile that each of them finishes
-constexpr int rows = 64;  // of a tile, for each consumer
+constexpr int own_rows = 64;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 128 pixels x 128
@@ -299,7 +299,7 @@ constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
 constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
-constexpr u32 peer_bytes = rows * store_n * 4;  // of a consumer's sums, for a peer
+constexpr u32 peer_bytes = own_rows * store_n * 4;  // of a consumer's sums, for a peer
 constexpr u32 partial_sums = 0;  // in place of the stages, when all have been read
 constexpr u32 sums_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;  // on which each consumer gets them
 constexpr u32 full_barriers = sums_barriers + mbarrier_bytes * consumers;
@@ -401,13 +401,13 @@ void convgen_tma_im2col_split_k_in_place(
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
-      const int m0 = tile / n_tiles * tile_m + consumer * rows;
+      const int m0 = tile / n_tiles * tile_m + consumer * own_rows;
       const int n0 = tile % n_tiles * tile_n + k_rank * store_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       int previous = -1;
       for (int step = first_step; step < end_step; ++step) {
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
-        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (own_rows * row_bytes);
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
@@ -450,7 +450,7 @@ void convgen_tma_im2col_split_k_in_place(
         }
       }
       mbarrier_wait_parity(sums_barrier, sums_parity);
-      float sum[rows / wgmma_m][store_n / 2];
+      float sum[own_rows / wgmma_m][store_n / 2];
 #pragma unroll
       for (int peer = 0; peer < split_k; ++peer) {
 #pragma unroll

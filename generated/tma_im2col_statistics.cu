@@ -269,7 +269,7 @@ constexpr int R = 3;
 constexpr int S = 3;
 constexpr int channel_blocks = 2;
 constexpr int k_blocks = R * S * channel_blocks;
-constexpr int rows = 64;  // output channels of a tile, for each consumer: wgmma's m
+constexpr int own_rows = 64;  // output channels of a tile, for each consumer: wgmma's m
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 128 pixels x 128
@@ -388,13 +388,13 @@ void convgen_tma_im2col_statistics(
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
-      const int n0 = tile % n_tiles * tile_n + consumer * rows;
-      float acc[rows / wgmma_m][tile_m / 2];
+      const int n0 = tile % n_tiles * tile_n + consumer * own_rows;
+      float acc[own_rows / wgmma_m][tile_m / 2];
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes;
-        const u32 b_tile = base + b_tiles + stage * b_tile_bytes + consumer * (rows * row_bytes);
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes + consumer * (own_rows * row_bytes);
         wgmma_fence();
 #pragma unroll
         for (int product = 0; product < tile_k / wgmma_k; ++product) {

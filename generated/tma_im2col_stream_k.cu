@@ -272,7 +272,7 @@ constexpr int channel_blocks = 8;
 constexpr int k_blocks = R * S * channel_blocks;
 constexpr int blocks = 132;  // that share the k steps of all tiles
 constexpr int all_steps = m_tiles * n_tiles * k_blocks;
-constexpr int rows = 64;  // of a tile, for each consumer
+constexpr int own_rows = 64;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         5 stages x 128 pixels x 128
@@ -406,9 +406,9 @@ void convgen_tma_im2col_stream_k(
       const int first_step = at % k_blocks;
       const int end_step = min(k_blocks, first_step + end - at);
       at += end_step - first_step;
-      const int m0 = tile / n_tiles * tile_m + consumer * rows;
+      const int m0 = tile / n_tiles * tile_m + consumer * own_rows;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       // this thread's channels of b, on their way while the tensor cores work
       float channel_b[tile_n / 8][2];
 #pragma unroll
@@ -419,7 +419,7 @@ void convgen_tma_im2col_stream_k(
       int previous = -1;
       for (int step = first_step; step < end_step; ++step) {
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
-        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (own_rows * row_bytes);
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
@@ -444,7 +444,7 @@ void convgen_tma_im2col_stream_k(
       if (end_step - first_step < k_blocks) {
         // A part of a tile, in the order of fragments: the second kernel adds up the parts.  Each block has room for two,
         // of the tile that it goes on with and of the one that it begins.
-        float* part = partials + (2 * blockIdx.x + (first_step == 0)) * (tile_m * tile_n) + consumer * (rows * tile_n) + thread;
+        float* part = partials + (2 * blockIdx.x + (first_step == 0)) * (tile_m * tile_n) + consumer * (own_rows * tile_n) + thread;
 #pragma unroll
         for (int j = 0; j < tile_n / 2; ++j) part[j * warpgroup_threads] = acc[0][j];
         continue;

@@ -226,7 +226,7 @@ constexpr int channel_blocks = 1;
 constexpr int k_blocks = R * S * channel_blocks;
 constexpr int blocks_a_stage = 7;  // k steps that share a stage
 constexpr int k_stages = k_blocks / blocks_a_stage;
-constexpr int rows = 128;  // of a tile, for each consumer
+constexpr int own_rows = 128;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 7 k blocks x 128 pixels x 32
@@ -340,7 +340,7 @@ void convgen_tma_im2col_strided_7x7(
       first_step += consumers * k_stages;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       mbarrier_wait_parity(base + turn_barriers + mbarrier_bytes * consumer, turn);
       turn ^= 1;
       int previous = -1;
@@ -354,7 +354,7 @@ void convgen_tma_im2col_strided_7x7(
           const u32 a_box = a_tile + box * a_box_bytes;
           const u32 b_box = b_tile + box * b_box_bytes;
 #pragma unroll
-          for (int i = 0; i < rows / wgmma_m; ++i) {
+          for (int i = 0; i < own_rows / wgmma_m; ++i) {
             wgmma_m64n64k16_f32_f16_f16(
                 acc[i], k_major_descriptor(a_box + i * (wgmma_m * row_bytes), row_bytes, swizzle),
                 k_major_descriptor(b_box, row_bytes, swizzle), step != 0 || box > 0);
@@ -376,7 +376,7 @@ void convgen_tma_im2col_strided_7x7(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / wgmma_m; ++i) {
+      for (int i = 0; i < own_rows / wgmma_m; ++i) {
         const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
         // the epilogue tile is free when at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();

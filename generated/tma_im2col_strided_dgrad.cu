@@ -262,7 +262,7 @@ constexpr int consumer_registers = 232;
 constexpr int m_tiles = (phase_m + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 2;
-constexpr int rows = 128;  // of a tile, for each consumer
+constexpr int own_rows = 128;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A                 4 stages x 128 pixels x 128
@@ -294,7 +294,7 @@ constexpr u32 slot_bytes = 16384;
 constexpr u32 operand_saved_at = 8192;  // in a slot
 constexpr u32 operand_slots = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr int epi_tiles_across = tile_n / epi_tile_n;
-constexpr int epi_tile_count = rows / wgmma_m * epi_tiles_across;  // of a consumer
+constexpr int epi_tile_count = own_rows / wgmma_m * epi_tiles_across;  // of a consumer
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 constexpr u32 turn_barriers = empty_barriers + mbarrier_bytes * stages;
@@ -472,7 +472,7 @@ void convgen_tma_im2col_strided_dgrad(
       };
 #pragma unroll
       for (int part = 0; part < slots; ++part) request(part);
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       mbarrier_wait_parity(base + turn_barriers + mbarrier_bytes * consumer, turn);
       turn ^= 1;
       int previous = -1;
@@ -484,7 +484,7 @@ void convgen_tma_im2col_strided_dgrad(
 #pragma unroll
         for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
-          for (int i = 0; i < rows / wgmma_m; ++i) {
+          for (int i = 0; i < own_rows / wgmma_m; ++i) {
             wgmma_m64n128k16_f32_f16_f16<0, 1>(
                 acc[i], k_major_descriptor(a_tile + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
                 mn_major_descriptor(b_tile + product * (wgmma_k * mn_row_bytes), mn_row_bytes, mn_swizzle, mn_box_bytes), step != 0 || product > 0);
@@ -506,7 +506,7 @@ void convgen_tma_im2col_strided_dgrad(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / wgmma_m; ++i) {
+      for (int i = 0; i < own_rows / wgmma_m; ++i) {
 #pragma unroll
         for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;

@@ -276,7 +276,7 @@ constexpr int b_slice = tile_n / cluster;
 constexpr int m_tiles = (phase_m + cluster * tile_m - 1) / (cluster * tile_m);  // of a cluster
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 4;
-constexpr int rows = 128;  // of a tile, for each consumer
+constexpr int own_rows = 128;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         6 stages x 128 pixels x 128
@@ -451,7 +451,7 @@ void convgen_tma_im2col_transposed(
       for (int i = 0; i < consumers; ++i) first_step += steps_of(work + i * clusters);
       const int m0 = (tile / n_tiles * cluster + rank) * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / wgmma_m][tile_n / 2];
+      float acc[own_rows / wgmma_m][tile_n / 2];
       // this thread's channels of b, on their way while the tensor cores work
       float channel_b[tile_n / 8][2];
 #pragma unroll
@@ -470,7 +470,7 @@ void convgen_tma_im2col_transposed(
 #pragma unroll
         for (int product = 0; product < tile_k / wgmma_k; ++product) {
 #pragma unroll
-          for (int i = 0; i < rows / wgmma_m; ++i) {
+          for (int i = 0; i < own_rows / wgmma_m; ++i) {
             wgmma_m64n128k16_f32_f16_f16<0, 1>(
                 acc[i], k_major_descriptor(a_tile + i * (wgmma_m * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle),
                 mn_major_descriptor(b_tile + product * (wgmma_k * mn_row_bytes), mn_row_bytes, mn_swizzle, mn_box_bytes), step != 0 || product > 0);
@@ -492,7 +492,7 @@ void convgen_tma_im2col_transposed(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / wgmma_m; ++i) {
+      for (int i = 0; i < own_rows / wgmma_m; ++i) {
 #pragma unroll
         for (int j = 0; j < tile_n / 4; ++j) {
           float v[2] = {acc[i][2 * j], acc[i][2 * j + 1]};
@@ -502,7 +502,7 @@ void convgen_tma_im2col_transposed(
         }
       }
 #pragma unroll
-      for (int i = 0; i < rows / wgmma_m; ++i) {
+      for (int i = 0; i < own_rows / wgmma_m; ++i) {
 #pragma unroll
         for (int first_column = 0; first_column < tile_n; first_column += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;

@@ -222,7 +222,7 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 // y is walked as if its rows had 15 pixels, not 14; y is zero in between.
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
 
-constexpr int rows = 256;  // y's channels
+constexpr int GEMM_M = 256;  // y's channels
 constexpr int tile_m = 128;
 constexpr int tile_k = 64;  // pixels
 constexpr int span = 64;  // channels of a box of x
@@ -230,7 +230,7 @@ constexpr int channel_blocks = 4;
 constexpr int box_taps = 3;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
 constexpr int tile_boxes = 1;
-constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
+constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int walk_p = 14;  // rows of an image, as pixels are walked
 constexpr int walk_q = 15;  // pixels of a row, as they are walked
 constexpr int steps = 27;  // of tile_k pixels

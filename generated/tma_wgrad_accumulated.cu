@@ -245,7 +245,7 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // db is the sum of y over the pixels: y by ones.  The 5 consumers that multiply the same y take turns.
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
 
-constexpr int rows = 136;  // y's channels
+constexpr int GEMM_M = 136;  // y's channels
 constexpr int K = 136;
 constexpr int x_channels = 72;  // and x's
 constexpr int tile_m = 64;
@@ -255,7 +255,7 @@ constexpr int channel_blocks = 5;
 constexpr int box_taps = 1;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
 constexpr int tile_boxes = 9;
-constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
+constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int S = 3;
 constexpr int P = 14;
 constexpr int Q = 14;
@@ -470,7 +470,7 @@ void convgen_tma_wgrad_accumulated(
 #pragma unroll
       for (int i = 0; i < 2 * own_fragments; ++i) {
         const int k = first_k + i / 2 * wgmma_m + warp * warp_rows + accumulator_row(lane) + i % 2 * 8;
-        if (k < rows) y_sums[k] = own_step == own_end ? 0.0f : y_sum[i / 2][i % 2 * 2];
+        if (k < GEMM_M) y_sums[k] = own_step == own_end ? 0.0f : y_sum[i / 2][i % 2 * 2];
       }
     }
 
@@ -527,7 +527,7 @@ void convgen_tma_wgrad_accumulated(
         const int row = i / 2 * wgmma_m + warp * warp_rows + accumulator_row(lane) + i % 2 * 8;
         const int k = first_k + row;
         const float* v = &sum[i / 2 * parts + part][j % (store_columns / 8) * 4 + i % 2 * 2];
-        if (k < rows && c < x_channels) {
+        if (k < GEMM_M && c < x_channels) {
           *reinterpret_cast<Vec2*>(partials + k * w_stride_k + tap * w_stride_s + c) = Vec2{v[0], v[1]};
         }
       }

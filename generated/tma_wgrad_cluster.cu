@@ -232,7 +232,7 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 // What lies outside x arrives as zero; that is the padding.
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
 
-constexpr int rows = 256;  // y's channels
+constexpr int GEMM_M = 256;  // y's channels
 constexpr int tile_m = 128;
 constexpr int tile_k = 64;  // pixels
 constexpr int span = 64;  // channels of a box of x
@@ -240,7 +240,7 @@ constexpr int channel_blocks = 4;
 constexpr int box_taps = 1;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
 constexpr int tile_boxes = 2;
-constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
+constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int S = 3;
 constexpr int P = 14;
 constexpr int Q = 14;

@@ -230,9 +230,9 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 // 2 neighboring groups are multiplied as one; what belongs to channels of two groups is dropped.
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
 
-constexpr int rows = 48;  // y's channels, of the groups that are multiplied as one
+constexpr int GEMM_M = 48;  // y's channels, of the groups that are multiplied as one
 constexpr int x_channels = 48;  // and x's
-constexpr int group_rows = 24;  // of one group
+constexpr int group_m = 24;  // of one group
 constexpr int group_channels = 24;
 constexpr int tile_m = 64;
 constexpr int tile_k = 64;  // pixels
@@ -242,7 +242,7 @@ constexpr int box_taps = 9;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
 constexpr int boxes = 1;  // of all taps and channels
 constexpr int tile_boxes = 1;
-constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
+constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (boxes + tile_boxes - 1) / tile_boxes;
 constexpr int R = 3;
 constexpr int S = 3;
@@ -354,7 +354,7 @@ void convgen_tma_wgrad_halo(
   const int tile = int(blockIdx.x);
   const int pack = tile / (m_tiles * n_tiles);
   const int first_box = tile / m_tiles % n_tiles * tile_boxes;
-  const int first_k = pack * rows + tile % m_tiles * tile_m;
+  const int first_k = pack * GEMM_M + tile % m_tiles * tile_m;
   const int first_step = first_of(blockIdx.y);
   const int end_step = first_of(blockIdx.y + 1);
   // launched behind another kernel, this one may start before that one ends: wait for what it writes
@@ -448,7 +448,7 @@ void convgen_tma_wgrad_halo(
         const float* first = &acc[i / 2 * parts + part][j % (store_columns / 16) * 8 + i % 2 * 2];
         float v[4];
         join_pairs(first, first + 4, lane, v);
-        if (channel < x_channels && (k - pack * rows) / group_rows == channel / group_channels) {
+        if (channel < x_channels && (k - pack * GEMM_M) / group_m == channel / group_channels) {
           *reinterpret_cast<Vec4*>(partials + k * w_stride_k + tap * w_stride_s + c) = Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
         }
       }

@@ -220,12 +220,12 @@ struct WReader {
 __device__ __forceinline__ void load_fragments(
     u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_place, u32 column_place, u32 slice_at
 ) {
-  const u32 rows = tile + (row_place ^ slice_at);
-  const u32 columns = tile + (column_place ^ slice_at);
+  const u32 row_at = tile + (row_place ^ slice_at);
+  const u32 column_at = tile + (column_place ^ slice_at);
 #pragma unroll
-  for (int i = 0; i < row_mmas; ++i) ldmatrix_x4(a[i], rows + i * mma_m * row_bytes);
+  for (int i = 0; i < row_mmas; ++i) ldmatrix_x4(a[i], row_at + i * mma_m * row_bytes);
   u32 pair[4];
-  ldmatrix_x4(pair, columns);
+  ldmatrix_x4(pair, column_at);
   b[0][0] = pair[0], b[0][1] = pair[1];
   b[1][0] = pair[2], b[1][1] = pair[3];
 }

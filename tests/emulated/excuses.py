@@ -252,7 +252,7 @@ HARMLESS = (
     Excuse(
         "guard: <= for <",
         "the channels are whole chunks",
-        source=r"(?s)tap_chunks = .*k < rows && c <= x_channels\) \{",
+        source=r"(?s)tap_chunks = .*k < GEMM_M && c <= x_channels\) \{",
     ),
     Excuse("guard: >= for >", "nobody reads what the first lane hands over", was=r"if \(lane > 0\) \{"),
     Excuse("guard: <= for <", "the last slice's step more has no pixels", now=r"slice <= steps", source="slices = 2;"),
@@ -260,8 +260,8 @@ HARMLESS = (
     Excuse(
         "guard: <= for <",
         "no group has such a row or channel",
-        now=r"\(k( - pack \* rows)? <= rows|(e|channel) <= x_channels",
-        source="/ group_rows ==",
+        now=r"\(k( - pack \* GEMM_M)? <= GEMM_M|(e|channel) <= x_channels",
+        source="/ group_m ==",
     ),
     # first layers
     Excuse(
@@ -433,7 +433,7 @@ HARMLESS = (
         "guard: > for >=",
         "rows are taken one by one, so none is as late",
         now=r"if \(r > tile_r",
-        source=r"(?s)held_rows = \d+;(?!.*constexpr int rows = (?!1;))",
+        source=r"(?s)held_rows = \d+;(?!.*constexpr int added_rows = (?!1;))",
     ),
     # tma_plain
     Excuse(

@@ -54,7 +54,7 @@ def stored(vector: int, channels: str, offset: str, swizzle: str) -> Stored:
     """`vector` elements at once, of rows that `swizzle` permutes by 16 bytes; `offset`: of the first one in y."""
     target, of_chunk = elements(vector, "y", offset), STORE_VECTOR // vector
     chunk, rest = (f"column / {of_chunk}", f" + column % {of_chunk} * {2 * vector}") if of_chunk > 1 else ("column", "")
-    place = f"epi_tile + pixel * (channels * 2) + ({chunk}{swizzle.format(row='pixel')}) * chunk_bytes{rest}"
+    place = f"epi_tile_base + pixel * (channels * 2) + ({chunk}{swizzle.format(row='pixel')}) * chunk_bytes{rest}"
     load = f"{SHARED_LOADS[2 * vector]}({place})"
     if vector == 1:
         return Stored(channels, "column", target, load)

@@ -239,7 +239,7 @@ def _place(
 
 def _consumer_rows(layout: Layout) -> str:
     """C text: a consumer's first row of a tile that several share; nothing where it is the tile's."""
-    return "consumer * rows" if layout.config.schedule != "pingpong" and layout.config.consumers > 1 else ""
+    return "consumer * own_rows" if layout.config.schedule != "pingpong" and layout.config.consumers > 1 else ""
 
 
 def _own_columns(layout: Layout) -> str:

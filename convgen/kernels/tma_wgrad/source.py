@@ -162,16 +162,16 @@ class Tests:
 
 def _tests(layout: Layout) -> Tests:
     g = layout.gemm
-    in_pack = "k - pack * rows" if g.packs > 1 else "k"
+    in_pack = "k - pack * GEMM_M" if g.packs > 1 else "k"
     last = ["k < K"] * g.last_fewer
-    row = [f"{in_pack} < rows"] * (g.rows % layout.config.tile_m != 0) + last
+    row = [f"{in_pack} < GEMM_M"] * (g.rows % layout.config.tile_m != 0) + last
     kept = last if g.group_pack > 1 else row  # a row whose group is that of a channel is one of the pack's
 
     def within(channel: str) -> list[str]:
         return [f"{channel} < x_channels"] * layout.c_tail
 
     def own(channel: str) -> list[str]:
-        return [f"({in_pack}) / group_rows == {channel} / group_channels"] * (g.group_pack > 1)
+        return [f"({in_pack}) / group_m == {channel} / group_channels"] * (g.group_pack > 1)
 
     found = (
         row,
@@ -193,7 +193,7 @@ def _place(layout: Layout) -> list[str]:
         f"const int tile = {tile};",
         *(["const int pack = tile / (m_tiles * n_tiles);"] if packs else []),
         f"const int first_box = {place['n_tiles']} * tile_boxes;",
-        f"const int first_k = {'pack * rows + ' if packs else ''}{place['m_tiles']} * tile_m;",
+        f"const int first_k = {'pack * GEMM_M + ' if packs else ''}{place['m_tiles']} * tile_m;",
     ]
 
 
