@@ -209,7 +209,7 @@ constexpr int tile_p = 8;
 constexpr int tile_q = 16;
 constexpr int column_tiles = 1;
 constexpr int tiles = 1;  // of a band
-constexpr int lanes = 1;  // tiles at once
+constexpr int tiles_at_once = 1;
 constexpr int blocks = 8;  // of 4 x 2 pixels, across a tile
 constexpr int sets = 2;  // of 8 blocks each, one below the other
 constexpr int read_rows = 10;  // input rows under a lane's blocks
@@ -380,7 +380,7 @@ void convgen_depthwise_mma(
       mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * at, parity ^ (stage + i >= stages));
     }
 #pragma unroll 1
-    for (int tile = thread / warp_threads / (channels / vector); tile < tiles; tile += lanes) {
+    for (int tile = thread / warp_threads / (channels / vector); tile < tiles; tile += tiles_at_once) {
       const int at_p = tile / column_tiles * tile_p;
       const int at_q = tile % column_tiles * tile_q;
       const int first_row = stage * slab_rows + (at_p + loaded_block / blocks * 8);

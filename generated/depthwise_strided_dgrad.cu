@@ -158,7 +158,7 @@ constexpr int tile_p = 2;
 constexpr int tile_q = 4;
 constexpr int column_tiles = 7;
 constexpr int tiles = 14;  // of a band
-constexpr int lanes = 14;  // tiles at once
+constexpr int tiles_at_once = 14;
 constexpr int read_rows = 2;
 constexpr int read_columns = 3;
 constexpr int pitch = 100;  // elements of a tap's filters in shared memory; the last 4 lie unused, for lanes to meet other banks
@@ -250,7 +250,7 @@ void convgen_depthwise_strided_dgrad(
   bar_sync<1, consumers>();
 
   const int k_in_slice = thread % (channels / vector) * vector;
-  const int lane = thread / (channels / vector);
+  const int first_tile = thread / (channels / vector);
   const int k = first_k + k_in_slice;
   const u32 filters = base + filters_at + k_in_slice * 4;
   float filter[R * S][vector];
@@ -274,7 +274,7 @@ void convgen_depthwise_strided_dgrad(
       mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * at, parity ^ (stage + i >= stages));
     }
 #pragma unroll 1
-    for (int tile = lane; tile < tiles && lane < lanes; tile += lanes) {
+    for (int tile = first_tile; tile < tiles && first_tile < tiles_at_once; tile += tiles_at_once) {
       const int at_p = tile / column_tiles * tile_p;
       const int at_q = tile % column_tiles * tile_q;
       float acc[tile_p][tile_q][vector] = {};

@@ -158,12 +158,12 @@ constexpr int strips = 128;  // of all images
 constexpr int shares = 8;  // blocks that share them, a cluster
 constexpr int split_k = 8;  // blocks of a cluster
 
-// A block has one of 12 slices of the channels.  Its threads: channels, then strips.
+// A block has one of 12 slices of the channels.  Its threads: channels, then walkers, one for each strip at a time.
 constexpr int channels = 32;
 constexpr int vectors = channels / vector;
 constexpr int parts = 1;  // of a filter
-constexpr int lanes = 8;  // strips at once
-constexpr int threads = lanes * parts * vectors;
+constexpr int walkers = 8;  // strips at once
+constexpr int threads = walkers * parts * vectors;
 constexpr int stages = 4;  // output rows in shared memory, with the input rows that come with them: each thread's own
 constexpr u32 x_bytes = 4;  // of a load
 constexpr u32 y_bytes = 4;
@@ -209,7 +209,7 @@ void convgen_depthwise_wgrad(
   griddepcontrol_launch_dependents();
 
   // Loads run ahead of the products, from strip to strip: where they are.
-  const int first_strip = rank * lanes + thread / (vectors * parts);
+  const int first_strip = rank * walkers + thread / (vectors * parts);
   int ahead = first_strip;
   int ahead_j = 0;  // the output row that is loaded next
   int ahead_outputs, ahead_steps, ahead_h;
@@ -238,7 +238,7 @@ void convgen_depthwise_wgrad(
     y_from += y_row;
     if (++ahead_j < ahead_steps) return;
     ahead_j = 0;
-    ahead += shares * lanes;
+    ahead += shares * walkers;
     if (ahead < strips) place(ahead);
   };
   const u32 own_x = shared + thread * x_bytes;
@@ -276,7 +276,7 @@ void convgen_depthwise_wgrad(
   }
 
   float acc[tile_r][S][vector] = {};
-  for (int strip = first_strip; strip < strips; strip += shares * lanes) {
+  for (int strip = first_strip; strip < strips; strip += shares * walkers) {
     const int outputs = band_rows;
     const int steps = outputs + held_rows - 1;
     float held[held_rows][tile_q][vector] = {};
@@ -339,7 +339,7 @@ void convgen_depthwise_wgrad(
     const int channel = i / (tile_r * S);
     const u32 from = shared + ((own * vector + channel % vector) * pitch + channel / vector) * 4;
     float sum = 0.0f;
-    for (int other = 0; other < lanes; ++other) sum += __uint_as_float(ld_shared_u32(from + other * (parts * vectors * 4)));
+    for (int other = 0; other < walkers; ++other) sum += __uint_as_float(ld_shared_u32(from + other * (parts * vectors * 4)));
     return sum;
   };
   const auto store = [&](int i, float sum) {

@@ -162,14 +162,14 @@ constexpr int band_rows = 56;  // of a strip, at most
 constexpr int strips = 128;  // of all images, each of all threads of a block
 constexpr int shares = 128;  // blocks that share them
 
-// A block has all of the channels.  Its threads: channels, then strips.
+// A block has all of the channels.  Its threads: channels, then walkers, one for each strip at a time.
 constexpr int channels = 96;
 constexpr int vectors = channels / vector;
 constexpr int parts = 1;  // of a filter
-constexpr int lanes_q = 4;  // strips beside one another
-constexpr int lanes_n = 1;  // images
-constexpr int lanes = lanes_q * lanes_n;
-constexpr int threads = lanes * parts * vectors;  // that multiply; a producer's warp comes after them
+constexpr int walkers_q = 4;  // beside one another
+constexpr int walkers_n = 1;  // of images
+constexpr int walkers = walkers_q * walkers_n;
+constexpr int threads = walkers * parts * vectors;  // that multiply; a producer's warp comes after them
 
 // Shared memory, from a base aligned to 128 bytes: stages, whose place sums take at the end, then barriers.
 //
@@ -185,8 +185,8 @@ constexpr int x_box_columns = 34;
 constexpr int y_box_columns = 28;
 constexpr u32 x_row_bytes = x_box_columns * x_pixel_bytes;
 constexpr u32 y_row_bytes = y_box_columns * y_pixel_bytes;
-constexpr u32 x_box_bytes = lanes_n * x_row_bytes;
-constexpr u32 y_box_bytes = lanes_n * y_row_bytes;
+constexpr u32 x_box_bytes = walkers_n * x_row_bytes;
+constexpr u32 y_box_bytes = walkers_n * y_row_bytes;
 constexpr u32 x_box_room = 6528;
 constexpr u32 y_box_room = 5376;
 constexpr u32 x_stage_bytes = x_box_room;
@@ -236,7 +236,7 @@ void convgen_depthwise_wgrad_shared(
       const int tile = strip % 2;
       const int n = strip / 2;
       const int first_n = n;
-      const int first_q = tile * tile_q * lanes_q;
+      const int first_q = tile * tile_q * walkers_q;
       const int first_w = first_q - 3;
       const int first_c = first_k;
       const int outputs = band_rows;
@@ -258,9 +258,9 @@ void convgen_depthwise_wgrad_shared(
   }
 
   // ---- consumers
-  const int lane = thread / (vectors * parts);
-  const u32 own_x = shared + lane * (tile_q * x_pixel_bytes) + thread % vectors * vector * 2;
-  const u32 own_y = shared + x_stage_bytes + lane * (tile_q * y_pixel_bytes) + thread % vectors * (vector * 2);
+  const int walker = thread / (vectors * parts);
+  const u32 own_x = shared + walker * (tile_q * x_pixel_bytes) + thread % vectors * vector * 2;
+  const u32 own_y = shared + x_stage_bytes + walker * (tile_q * y_pixel_bytes) + thread % vectors * (vector * 2);
   int stage = 0;
   u32 parity = 0;
 
@@ -332,7 +332,7 @@ void convgen_depthwise_wgrad_shared(
     const int channel = i / (tile_r * S);
     const u32 from = shared + ((own * vector + channel % vector) * pitch + channel / vector) * 4;
     float sum = 0.0f;
-    for (int other = 0; other < lanes; ++other) sum += __uint_as_float(ld_shared_u32(from + other * (parts * vectors * 4)));
+    for (int other = 0; other < walkers; ++other) sum += __uint_as_float(ld_shared_u32(from + other * (parts * vectors * 4)));
     return sum;
   };
   const auto store = [&](int i, float sum) {
@@ -362,12 +362,12 @@ void convgen_depthwise_wgrad_shared_sum(
   constexpr int size = 4704;  // elements of w
   constexpr int sharers = 16;  // threads that share an element's slices
   constexpr int places = sum_threads / sharers;
-  const int lane = threadIdx.x / places;
+  const int sharer = threadIdx.x / places;
   const int offset = (blockIdx.x * places + threadIdx.x % places) * 4;
   float v[4] = {};
   if (offset < size) {
 #pragma unroll 8
-    for (int slice = lane; slice < summed_slices; slice += sharers) {
+    for (int slice = sharer; slice < summed_slices; slice += sharers) {
       const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
       const float part[4] = {
           __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),
@@ -376,11 +376,11 @@ void convgen_depthwise_wgrad_shared_sum(
       for (int e = 0; e < 4; ++e) v[e] += part[e];
     }
   }
-  if (lane > 0) {
+  if (sharer > 0) {
     st_shared_v4_u32(shared + threadIdx.x * chunk_bytes, Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])});
   }
   __syncthreads();
-  if (lane > 0 || offset >= size) return;
+  if (sharer > 0 || offset >= size) return;
 #pragma unroll
   for (int other = 1; other < sharers; ++other) {
     float part[4];

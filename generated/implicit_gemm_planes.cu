@@ -114,10 +114,10 @@ __device__ __forceinline__ void prepare_x(const u32* source, u32* target, u32 ti
   constexpr int target_channels = 44;
   constexpr int channel_tiles = 2;
   constexpr int column_tiles = 7;
-  constexpr int tile_side = 32;  // channels, and columns, of a tile
+  constexpr int tile_side = 32;  // channels, and columns, of a tile: a lane of a warp for each
   constexpr u32 pitch = 132;  // bytes of a channel in shared memory: a word more, so that a column's lie in different banks
-  const int lane = threadIdx.x % tile_side;
-  const int warp = threadIdx.x / tile_side;
+  const int lane = threadIdx.x % warp_threads;
+  const int warp = threadIdx.x / warp_threads;
   const int c0 = block % channel_tiles * tile_side;
   const int column0 = block / channel_tiles % column_tiles * tile_side;
   const int batch = block / (channel_tiles * column_tiles);
@@ -149,10 +149,10 @@ __device__ __forceinline__ void prepare_w(const u32* source, u32* target, u32 ti
   constexpr int columns = 9;  // neighbors in the source
   constexpr int target_channels = 44;
   constexpr int channel_tiles = 2;
-  constexpr int tile_side = 32;  // channels, and columns, of a tile
+  constexpr int tile_side = 32;  // channels, and columns, of a tile: a lane of a warp for each
   constexpr u32 pitch = 132;  // bytes of a channel in shared memory: a word more, so that a column's lie in different banks
-  const int lane = threadIdx.x % tile_side;
-  const int warp = threadIdx.x / tile_side;
+  const int lane = threadIdx.x % warp_threads;
+  const int warp = threadIdx.x / warp_threads;
   const int c0 = block % channel_tiles * tile_side;
   const int column0 = 0;
   const int batch = block / channel_tiles;

@@ -281,12 +281,12 @@ void convgen_mma_wgrad_few_channels_sum(
   constexpr int size = 5184;  // elements of w
   constexpr int sharers = 4;  // threads that share an element's slices
   constexpr int places = sum_threads / sharers;
-  const int lane = threadIdx.x / places;
+  const int sharer = threadIdx.x / places;
   const int offset = (blockIdx.x * places + threadIdx.x % places) * 4;
   float v[4] = {};
   if (offset < size) {
 #pragma unroll 8
-    for (int slice = lane; slice < summed_slices; slice += sharers) {
+    for (int slice = sharer; slice < summed_slices; slice += sharers) {
       const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
       const float part[4] = {
           __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),
@@ -295,11 +295,11 @@ void convgen_mma_wgrad_few_channels_sum(
       for (int e = 0; e < 4; ++e) v[e] += part[e];
     }
   }
-  if (lane > 0) {
+  if (sharer > 0) {
     st_shared_v4_u32(shared + threadIdx.x * chunk_bytes, Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])});
   }
   __syncthreads();
-  if (lane > 0 || offset >= size) return;
+  if (sharer > 0 || offset >= size) return;
 #pragma unroll
   for (int other = 1; other < sharers; ++other) {
     float part[4];

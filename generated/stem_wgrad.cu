@@ -492,12 +492,12 @@ void convgen_stem_wgrad_sum(
   constexpr int size = 9408;  // elements of w
   constexpr int sharers = 2;  // threads that share an element's slices
   constexpr int places = sum_threads / sharers;
-  const int lane = threadIdx.x / places;
+  const int sharer = threadIdx.x / places;
   const int offset = (blockIdx.x * places + threadIdx.x % places) * 4;
   float v[4] = {};
   if (offset < size) {
 #pragma unroll 8
-    for (int slice = lane; slice < summed_slices; slice += sharers) {
+    for (int slice = sharer; slice < summed_slices; slice += sharers) {
       const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
       const float part[4] = {
           __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),
@@ -506,11 +506,11 @@ void convgen_stem_wgrad_sum(
       for (int e = 0; e < 4; ++e) v[e] += part[e];
     }
   }
-  if (lane > 0) {
+  if (sharer > 0) {
     st_shared_v4_u32(shared + threadIdx.x * chunk_bytes, Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])});
   }
   __syncthreads();
-  if (lane > 0 || offset >= size) return;
+  if (sharer > 0 || offset >= size) return;
   {
     float part[4];
     ld_shared_v4_f32(part, shared + (places + threadIdx.x) * chunk_bytes);
@@ -537,19 +537,19 @@ void convgen_stem_wgrad_sum_db_1(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const int column = blockIdx.x % column_blocks * block_elements + threadIdx.x % block_elements;
-  const int lane = threadIdx.x / block_elements;
+  const int sharer = threadIdx.x / block_elements;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = lane; row < summands; row += sharers) {
+  for (int row = sharer; row < summands; row += sharers) {
     sum += values[row * elements + column];
   }
-  // the upper half of the lanes hands its sums to the lower, until one is left
+  // the upper half of the sharers hands its sums to the lower, until one is left
   const u32 own_summand = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {
-    if (lane >= half && lane < 2 * half) st_shared_u32(own_summand, __float_as_uint(sum));
+    if (sharer >= half && sharer < 2 * half) st_shared_u32(own_summand, __float_as_uint(sum));
     __syncthreads();
-    if (lane < half) sum += __uint_as_float(ld_shared_u32(own_summand + half * (block_elements * summand_bytes)));
+    if (sharer < half) sum += __uint_as_float(ld_shared_u32(own_summand + half * (block_elements * summand_bytes)));
   }
-  if (lane == 0) sums[column] = sum;
+  if (sharer == 0) sums[column] = sum;
 }

@@ -508,19 +508,19 @@ void convgen_tma_halo_statistics_sum_s_1(
   const float* values = which == 0 ? values_0 : values_1;
   float* sums = which == 0 ? sums_0 : sums_1;
   const int column = blockIdx.x % column_blocks * block_elements + threadIdx.x % block_elements;
-  const int lane = threadIdx.x / block_elements;
+  const int sharer = threadIdx.x / block_elements;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = lane; row < summands; row += sharers) {
+  for (int row = sharer; row < summands; row += sharers) {
     sum += values[row * elements + column];
   }
-  // the upper half of the lanes hands its sums to the lower, until one is left
+  // the upper half of the sharers hands its sums to the lower, until one is left
   const u32 own_summand = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {
-    if (lane >= half && lane < 2 * half) st_shared_u32(own_summand, __float_as_uint(sum));
+    if (sharer >= half && sharer < 2 * half) st_shared_u32(own_summand, __float_as_uint(sum));
     __syncthreads();
-    if (lane < half) sum += __uint_as_float(ld_shared_u32(own_summand + half * (block_elements * summand_bytes)));
+    if (sharer < half) sum += __uint_as_float(ld_shared_u32(own_summand + half * (block_elements * summand_bytes)));
   }
-  if (lane == 0) sums[column] = sum;
+  if (sharer == 0) sums[column] = sum;
 }

@@ -591,20 +591,20 @@ void convgen_tma_wgrad_accumulated_sum_db_1(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const int column = blockIdx.x % column_blocks * block_elements + threadIdx.x % block_elements;
-  const int lane = threadIdx.x / block_elements;
+  const int sharer = threadIdx.x / block_elements;
   const int end = column < elements ? summands : 0;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = lane; row < end; row += sharers) {
+  for (int row = sharer; row < end; row += sharers) {
     sum += values[row * elements + column];
   }
-  // the upper half of the lanes hands its sums to the lower, until one is left
+  // the upper half of the sharers hands its sums to the lower, until one is left
   const u32 own_summand = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {
-    if (lane >= half && lane < 2 * half) st_shared_u32(own_summand, __float_as_uint(sum));
+    if (sharer >= half && sharer < 2 * half) st_shared_u32(own_summand, __float_as_uint(sum));
     __syncthreads();
-    if (lane < half) sum += __uint_as_float(ld_shared_u32(own_summand + half * (block_elements * summand_bytes)));
+    if (sharer < half) sum += __uint_as_float(ld_shared_u32(own_summand + half * (block_elements * summand_bytes)));
   }
-  if (lane == 0 && column < elements) sums[column] = sum;
+  if (sharer == 0 && column < elements) sums[column] = sum;
 }

@@ -254,7 +254,7 @@ HARMLESS = (
         "the channels are whole chunks",
         source=r"(?s)tap_chunks = .*k < GEMM_M && c <= x_channels\) \{",
     ),
-    Excuse("guard: >= for >", "nobody reads what the first lane hands over", was=r"if \(lane > 0\) \{"),
+    Excuse("guard: >= for >", "nobody reads what the first sharer hands over", was=r"if \(sharer > 0\) \{"),
     Excuse("guard: <= for <", "the last slice's step more has no pixels", now=r"slice <= steps", source="slices = 2;"),
     Excuse("guard: <= for <", "each channel of the 8 is asked for, too", now=r"has_k = load_k <= |k \+ e <= 24"),
     Excuse(
@@ -377,8 +377,8 @@ HARMLESS = (
     # sums of channels
     Excuse(
         "guard: <= for <",
-        "a sum in the lane's own place, which nobody asks for: there are two lanes",
-        now=r"lane <= 2 \* half",
+        "a sum in the thread's own place, which nobody asks for: two share it",
+        now=r"sharer <= 2 \* half",
         above="half = sharers / 2;",
         source="sharers = 2;  // threads that share an element\n",
     ),

@@ -93,13 +93,13 @@ class Layout(Depthwise[Config]):
         return self.vectors // self.slice_vectors
 
     @property
-    def lanes(self) -> int:
+    def tiles_at_once(self) -> int:
         """Thread tiles that a block makes at once."""
         return max(1, self.config.threads // self.slice_vectors)
 
     @property
     def threads(self) -> int:
-        return self.lanes * self.slice_vectors
+        return self.tiles_at_once * self.slice_vectors
 
     @property
     def p_tiles(self) -> int:
@@ -116,7 +116,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def block_rounds(self) -> int:
-        return -(-self.thread_tiles // self.lanes)
+        return -(-self.thread_tiles // self.tiles_at_once)
 
     @property
     def in_registers(self) -> bool:

@@ -99,7 +99,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             bands=-(-layout.bands // workers),
             resident=-(-workers * layout.slices // target.sms),
             held=held(layout),
-            rounds=-(-layout.tiles // layout.lanes),
+            rounds=-(-layout.tiles // layout.tiles_at_once),
             warps=layout.consumers // WARP,
             instructions=layout.instructions,
             lines=layout.lines,

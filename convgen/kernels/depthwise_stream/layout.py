@@ -184,19 +184,19 @@ class Layout(Depthwise[Config]):
         return self.config.slice // self.config.vector
 
     @cached_property
-    def lanes(self) -> int:
+    def tiles_at_once(self) -> int:
         """Tiles that a block makes at once."""
         return max(1, min(self.tiles, self.config.threads // (self.vectors * self.tile_lanes)))
 
     @property
     def idle(self) -> bool:
         """Whether some of the threads that multiply have no tile."""
-        return self.lanes * self.vectors * self.tile_lanes < self.consumers
+        return self.tiles_at_once * self.vectors * self.tile_lanes < self.consumers
 
     @cached_property
     def consumers(self) -> int:
         """Threads that multiply."""
-        return -(-self.lanes * self.vectors * self.tile_lanes // WARP) * WARP
+        return -(-self.tiles_at_once * self.vectors * self.tile_lanes // WARP) * WARP
 
     @property
     def bands(self) -> int:

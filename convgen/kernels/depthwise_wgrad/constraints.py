@@ -90,10 +90,10 @@ def _malformed_shared(layout: Layout) -> Obstacles:
     if c.slice % layout.multiplier or any(size % UNIT for size in layout.pixel_bytes):
         no(f"loads shared: slice {c.slice} is not of whole {UNIT} bytes of channels of x and y", option="slice")
     if layout.threads % limits.WARP:
-        no(f"loads shared: {layout.threads} threads, channel vectors by lanes, are not whole warps",
+        no(f"loads shared: {layout.threads} threads, channel vectors by strips, are not whole warps",
            f"a slice that is a multiple of {limits.WARP * c.vector}", "threads")  # fmt: skip
-    if max(*layout.box_columns, *layout.box_channels, layout.lanes_n) > MAX_BOX:
-        no(f"loads shared: {layout.box_columns[0]} columns of {layout.box_channels[1]} channels of {layout.lanes_n} "
+    if max(*layout.box_columns, *layout.box_channels, layout.walkers_n) > MAX_BOX:
+        no(f"loads shared: {layout.box_columns[0]} columns of {layout.box_channels[1]} channels of {layout.walkers_n} "
            f"images; a box has at most {MAX_BOX} of each", "a smaller slice, or fewer threads", "slice")  # fmt: skip
     return found
 

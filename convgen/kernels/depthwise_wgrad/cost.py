@@ -76,7 +76,7 @@ def times(layout: Layout, rates: Rates | None = None) -> Times:
         resident, waves = min(most, -(-blocks // sms)), -(-blocks // (sms * most))
         row, memory = beside(resident)
         work = waves * (layout.rounds(band, split_k * slices) * _strip(layout, band, row, resident, r) / CYCLES)
-        # a thread's sums; as many are added up by it, over the lanes
+        # a thread's sums; as many are added up by it, over the walkers
         work += waves * (r.join * (1 + (split_k > 1)) + _joined(layout, r))
         return over(work, memory) + r.start + _second(layout, slices, r)
 

@@ -59,35 +59,35 @@ def _pixels(layout: Layout) -> float:
     x_lines = lines(of_x, math.gcd(of_x, (problem.x.pitch or problem.c) * problem.x.element.bytes))
     y_lines = lines(of_y, math.gcd(of_y, (problem.y.pitch or problem.k) * problem.y.element.bytes))
     x_pixels = layout.row_parts * layout.rows * layout.box_columns[0]
-    return layout.lanes_n * (x_pixels * x_lines + layout.box_columns[1] * y_lines)
+    return layout.walkers_n * (x_pixels * x_lines + layout.box_columns[1] * y_lines)
 
 
 def _lines(layout: Layout) -> int:
     """Lines of shared memory that a warp reads in a step."""
     c, (x_columns, y_columns), (x_pixel, y_pixel) = layout.config, layout.box_columns, layout.pixel_bytes
-    threads = (layout.vectors, layout.parts, layout.lanes_q)
+    threads = (layout.vectors, layout.parts, layout.walkers_q)
     beside = c.tile_q * layout.walks[2].step * x_pixel
     of_x = _load(layout.x_bytes, threads, layout.box_room[0], beside, layout.rows * x_columns * x_pixel)
     of_y = _load(layout.y_bytes, threads, 0, c.tile_q * y_pixel, y_columns * y_pixel)
     return layout.rows * layout.read_columns * of_x + c.tile_q * of_y
 
 
-def _load(size: int, threads: tuple[int, int, int], part: int, lane: int, image: int) -> int:
+def _load(size: int, threads: tuple[int, int, int], part: int, walker: int, image: int) -> int:
     """Lines that a warp reads whose threads load `size` bytes each: neighboring channel vectors, then parts of the
-    filters, lanes and images, so many bytes apart.  Many configurations are alike in what a warp sees of these."""
+    filters, walkers and images, so many bytes apart.  Many configurations are alike in what a warp sees of these."""
     vectors = min(threads[0], WARP)
     parts = min(threads[1], -(-WARP // vectors))
     strips = -(-WARP // (vectors * parts))
-    lanes = min(threads[2], strips)
-    return _seen(size, vectors, parts, lanes, part * (parts > 1), lane * (lanes > 1), image * (strips > lanes))
+    walkers = min(threads[2], strips)
+    return _seen(size, vectors, parts, walkers, part * (parts > 1), walker * (walkers > 1), image * (strips > walkers))
 
 
 @lru_cache(maxsize=4096)
-def _seen(size: int, vectors: int, parts: int, lanes: int, part: int, lane: int, image: int) -> int:
+def _seen(size: int, vectors: int, parts: int, walkers: int, part: int, walker: int, image: int) -> int:
     at = []
     for thread in range(WARP):
         strip = thread // (vectors * parts)
-        apart = thread // vectors % parts * part + strip % lanes * lane + strip // lanes * image
+        apart = thread // vectors % parts * part + strip % walkers * walker + strip // walkers * image
         at.append(apart + thread % vectors * size)
     together = WARP * WORD // max(size, WORD)  # threads whose words fit a line
     ends = [(a // WORD, -(-(a + size) // WORD)) for a in at]

@@ -133,10 +133,10 @@ class Layout(base.Layout[Config]):
         return -(-self.walks[2].outputs // self.config.tile_q)
 
     @cached_property
-    def lanes(self) -> int:
+    def walkers(self) -> int:
         """Strips that a block walks at once."""
         if self.shared:
-            return self.lanes_q * self.lanes_n
+            return self.walkers_q * self.walkers_n
         return self.room
 
     @cached_property
@@ -145,19 +145,19 @@ class Layout(base.Layout[Config]):
         return max(1, self.config.threads // (self.vectors * self.parts))
 
     @cached_property
-    def lanes_q(self) -> int:
+    def walkers_q(self) -> int:
         """Of strips that have rows in common, those beside one another."""
         return min(self.tiles, self.room)
 
     @cached_property
-    def lanes_n(self) -> int:
+    def walkers_n(self) -> int:
         """And the images that they are of."""
-        return min(self.problem.n, self.room // self.lanes_q)
+        return min(self.problem.n, self.room // self.walkers_q)
 
     @cached_property
     def threads(self) -> int:
         """That multiply."""
-        return self.lanes * self.parts * self.vectors
+        return self.walkers * self.parts * self.vectors
 
     @cached_property
     def block(self) -> int:
@@ -202,7 +202,7 @@ class Layout(base.Layout[Config]):
         """What the number of a strip stands for, the outermost first."""
         depth, rows, columns = self.walks
         c = self.config
-        together_n, together_q = (self.lanes_n, self.lanes_q) if self.shared else (1, 1)
+        together_n, together_q = (self.walkers_n, self.walkers_q) if self.shared else (1, 1)
         return (
             ("n", -(-self.problem.n // together_n)),
             ("depth", depth.axis.output),
@@ -229,7 +229,7 @@ class Layout(base.Layout[Config]):
     @cached_property
     def walked(self) -> int:
         """Of `strips`, those that a block walks at once."""
-        return 1 if self.shared else self.lanes
+        return 1 if self.shared else self.walkers
 
     def rounds(self, band: int, shares: int) -> int:
         """Strips that a block walks, one after the other, at most, where so many share the bands of so many rows."""
@@ -258,7 +258,7 @@ class Layout(base.Layout[Config]):
     def box_columns(self) -> tuple[int, int]:
         """Columns of x and of y that a block's strips need."""
         columns = self.walks[2]
-        of_y = self.lanes_q * self.config.tile_q
+        of_y = self.walkers_q * self.config.tile_q
         return (of_y - 1) * columns.step + columns.axis.filter, of_y
 
     @property
@@ -276,7 +276,7 @@ class Layout(base.Layout[Config]):
     def box_bytes(self) -> tuple[int, int]:
         """That TMA brings at once: the input rows of one part of the filters, and an output row, of all images."""
         (x_columns, y_columns), (x_pixel, y_pixel) = self.box_columns, self.pixel_bytes
-        return self.lanes_n * self.rows * x_columns * x_pixel, self.lanes_n * y_columns * y_pixel
+        return self.walkers_n * self.rows * x_columns * x_pixel, self.walkers_n * y_columns * y_pixel
 
     @property
     def box_room(self) -> tuple[int, int]:

@@ -35,7 +35,7 @@ def maps(layout: Layout) -> list[Param]:
     """Tensor maps of x and y, where TMA brings rows: boxes of a block's channels, columns, rows and images."""
     if not layout.shared:
         return []
-    problem, (_, rows, columns), images = layout.problem, layout.walks, {"n": layout.lanes_n}
+    problem, (_, rows, columns), images = layout.problem, layout.walks, {"n": layout.walkers_n}
     (x_channels, y_channels), (x_columns, y_columns) = layout.box_channels, layout.box_columns
     of_x = {"c": x_channels, columns.input: x_columns, rows.input: layout.rows} | images
     of_y = {"k": y_channels, columns.output: y_columns, rows.output: 1} | images
@@ -79,19 +79,19 @@ def block_place(layout: Layout) -> tuple[BlockPlace, Place]:
     scope = Scope("int")
     names, counts = zip(*layout.places, strict=True)
     at = coordinates(scope, scope.declare("strip", layout.strips), names, counts)
-    n = scope.let("first_n", at["n"] * layout.lanes_n)
+    n = scope.let("first_n", at["n"] * layout.walkers_n)
     p = scope.let(
         "first_p", at["row_class"] + at["band"] * (config.band * rows.apart), names=_named(band_rows=config.band)
     )
-    lanes = {"tile_q * lanes_q": config.tile_q * layout.lanes_q}
-    q = scope.let("first_q", at["tile"] * (config.tile_q * layout.lanes_q), names=_named(**lanes))
+    walkers = {"tile_q * walkers_q": config.tile_q * layout.walkers_q}
+    q = scope.let("first_q", at["tile"] * (config.tile_q * layout.walkers_q), names=_named(**walkers))
     h = scope.let("first_h", _input(rows, p, Integer(0)))
     w = scope.let("first_w", _input(columns, q, Integer(0)))
     k = scope.declare("first_k", layout.problem.k)
     c = scope.let("first_c", floordiv(k, Integer(layout.multiplier)))
     own_q = q
-    if layout.lanes_q > 1:
-        own_q = scope.let("own_q", q + scope.declare("lane_q", layout.lanes_q) * config.tile_q)
+    if layout.walkers_q > 1:
+        own_q = scope.let("own_q", q + scope.declare("walker_q", layout.walkers_q) * config.tile_q)
     lines = scope.take()
     outputs, clipped = _counts(layout, p, own_q)
     steps, j = _steps(layout), symbol("j")

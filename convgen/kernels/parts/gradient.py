@@ -30,7 +30,7 @@ from convgen.kernels.parts.window_sum import gradient_pointers
 ONES = {"f16": "0x3c003c00u", "bf16": "0x3f803f80u"}
 PARTIALS = Param("partials", "pointer", "workspace.partials")
 #: Threads of a block of the second kernel, and the most of them that share a filter element.
-SUM_BLOCK, MOST_LANES = 256, 16
+SUM_BLOCK, MOST_SHARERS = 256, 16
 
 
 def left_over(problem: ConvProblem, slices: int, order: str = ORDERED, fills: bool = False) -> int:
@@ -126,7 +126,7 @@ class Sum:
     pointers: tuple[Pointer, ...]
     formulas: list[str]
     slices: int
-    lanes: int
+    sharers: int
     size: int
     run: int
     index: str
@@ -146,20 +146,20 @@ def _run(problem: ConvProblem) -> int:
     return math.gcd(problem.w.size, 4)
 
 
-def _lanes(problem: ConvProblem, left: int, sms: int) -> int:
+def _sharers(problem: ConvProblem, left: int, sms: int) -> int:
     """Threads that share an element's slices: as many as keep the GPU busy."""
-    lanes, elements = 1, problem.w.size // 4
-    while lanes < MOST_LANES and 4 * lanes <= left and elements * lanes < sms * 1024:
-        lanes *= 2
-    return lanes
+    sharers, elements = 1, problem.w.size // 4
+    while sharers < MOST_SHARERS and 4 * sharers <= left and elements * sharers < sms * 1024:
+        sharers *= 2
+    return sharers
 
 
 def sum_launch(problem: ConvProblem, left: int, sms: int, dependent: bool, fills: bool = False) -> Launch:
     """The second kernel's launch.  It reads the factors where the first one `fills` in zeros."""
-    lanes = _lanes(problem, left, sms)
-    blocks = -(-problem.w.size // (SUM_BLOCK // lanes * _run(problem)))
+    sharers = _sharers(problem, left, sms)
+    blocks = -(-problem.w.size // (SUM_BLOCK // sharers * _run(problem)))
     reads = tuple(p.vector_param for p in _pointers(problem, fills))
-    shared = 16 * SUM_BLOCK + 16 if lanes > 1 else 0
+    shared = 16 * SUM_BLOCK + 16 if sharers > 1 else 0
     return Launch(f"convgen_{problem.name}_sum", (blocks, 1, 1), SUM_BLOCK, reads, shared, dependent=dependent)
 
 
@@ -181,7 +181,7 @@ def gradient_sum(problem: ConvProblem, left: int, sms: int, launch: Launch, spoi
     maps = derive(problem, (variable("offset", w.size),), loop)
     along = output.Columns("elements", tuple(d for d in w.dims if w.extent(d) > 1), w.size)
     return Sum(
-        launch, _pointers(problem, bool(spoils)), epilogue_formulas(problem), left, _lanes(problem, left, sms),
+        launch, _pointers(problem, bool(spoils)), epilogue_formulas(problem), left, _sharers(problem, left, sms),
         w.size, run, lowering.index_type(problem, (w.size * left + SUM_BLOCK * run,)),
         output.load_run("f32", "part", "partials + slice * size + offset", run),
         output.result(problem, maps, along, output.OFFSET, run, "f32"),

@@ -149,16 +149,16 @@ class _Level:
         return min(WIDTH, 1 << (self.columns - 1).bit_length())
 
     @property
-    def lanes(self) -> int:
+    def sharers(self) -> int:
         """Threads of a block that share an element."""
         return min(BLOCK // self.width, 1 << (self.rows - 1).bit_length())
 
     @property
     def each(self) -> int:
         """Values that a block adds up to a partial sum: two launches do where that is possible."""
-        if self.rows <= MOST * self.lanes:
+        if self.rows <= MOST * self.sharers:
             return self.rows
-        return min(max(LEAST * self.lanes, math.isqrt(self.rows - 1) + 1), MOST * self.lanes)
+        return min(max(LEAST * self.sharers, math.isqrt(self.rows - 1) + 1), MOST * self.sharers)
 
     @property
     def parts(self) -> int:
@@ -189,7 +189,7 @@ def _levels(problem: ConvProblem, partial_rows: Mapping[str, int], dependent: bo
 
 
 def _kernel(level: _Level) -> Kernel:
-    """Blocks are of a part and neighboring elements of a sum; lanes of threads share each element."""
+    """Blocks are of a part and neighboring elements of a sum; several threads share each element."""
     problem, t, rows, columns = level.problem, level.sums[0], level.rows, level.columns
     values = _values(problem, t)
     kept = [d for d in values.dims if d in t.dims]
@@ -229,7 +229,7 @@ def _kernel(level: _Level) -> Kernel:
         tuple(pointer for pair in pointers for pointer in pair),
         scope.index,
         len(level.sums) * level.parts * blocks,
-        level.width * level.lanes,
+        level.width * level.sharers,
         "",
         {
             "level": level,
@@ -244,12 +244,12 @@ def _kernel(level: _Level) -> Kernel:
             "bytes": DTYPES[problem.number].bytes,
             "shared": _SHARED[problem.number],
         },
-        block=level.width * level.lanes,
+        block=level.width * level.sharers,
         sizes=sizes(problem),
         constants=constants,
     )
 
 
 def _launch(level: _Level) -> Launch:
-    shared = DTYPES[level.problem.number].bytes * level.width * level.lanes if level.lanes > 1 else 0
+    shared = DTYPES[level.problem.number].bytes * level.width * level.sharers if level.sharers > 1 else 0
     return replace(_kernel(level).launch(), shared_bytes=shared, dependent=level.dependent)
