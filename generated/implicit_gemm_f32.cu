@@ -101,7 +101,7 @@ constexpr int GEMM_N = 64;
 constexpr int tile_m = 64;
 constexpr int tile_n = 64;
 constexpr int tile_k = 16;
-constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
+constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int k_steps = 18;  // of tile_k elements, in one part of gemm_k
 constexpr int stages = 4;
 constexpr int threads = 256;
@@ -241,8 +241,8 @@ void convgen_implicit_gemm_f32(
   const u32 shared = shared_address(shared_memory);
   const int lane = threadIdx.x % warp_threads;
   const int warp = threadIdx.x / warp_threads;
-  const int first_m = blockIdx.x / tiles_n * tile_m;
-  const int first_n = blockIdx.x % tiles_n * tile_n;
+  const int first_m = blockIdx.x / n_tiles * tile_m;
+  const int first_n = blockIdx.x % n_tiles * tile_n;
   const int part = blockIdx.z;  // of gemm_k
   partial += part * 401408ll;  // elements of y
 

@@ -116,7 +116,7 @@ constexpr int GEMM_N = 128;
 constexpr int tile_m = 64;
 constexpr int tile_n = 128;
 constexpr int tile_k = 128;
-constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
+constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int k_steps = 9;  // of tile_k elements
 constexpr int stages = 3;
 constexpr int threads = 256;
@@ -267,8 +267,8 @@ void convgen_implicit_gemm_s8(
   const u32 shared = shared_address(shared_memory);
   const int lane = threadIdx.x % warp_threads;
   const int warp = threadIdx.x / warp_threads;
-  const int first_m = blockIdx.x / tiles_n * tile_m;
-  const int first_n = blockIdx.x % tiles_n * tile_n;
+  const int first_m = blockIdx.x / n_tiles * tile_m;
+  const int first_n = blockIdx.x % n_tiles * tile_n;
 
   XReader x_reader;
   x_reader.start(first_m);

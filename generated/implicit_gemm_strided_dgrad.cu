@@ -130,8 +130,8 @@ constexpr int GEMM_N = 128;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
 constexpr int tile_k = 64;
-constexpr int tiles_n = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int tiles = (GEMM_M + tile_m - 1) / tile_m * tiles_n;  // of a phase
+constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
+constexpr int tiles = (GEMM_M + tile_m - 1) / tile_m * n_tiles;  // of a phase
 constexpr int stages = 4;
 constexpr int threads = 256;
 constexpr u32 row_bytes = tile_k * 2;
@@ -329,8 +329,8 @@ void convgen_implicit_gemm_strided_dgrad(
   const int warp = threadIdx.x / warp_threads;
   const Phase phase = phases[blockIdx.x / tiles];
   const int k_steps = phase.steps;
-  const int first_m = blockIdx.x % tiles / tiles_n * tile_m;
-  const int first_n = blockIdx.x % tiles_n * tile_n;
+  const int first_m = blockIdx.x % tiles / n_tiles * tile_m;
+  const int first_n = blockIdx.x % n_tiles * tile_n;
 
   XReader x_reader{phase};
   x_reader.start(first_m);

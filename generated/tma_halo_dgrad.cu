@@ -254,7 +254,7 @@ constexpr int width = 77;  // pixels of a halo tile's row: the strip and its hal
 constexpr int pixels = 112;  // of padded width, a consumer's part of a tile
 constexpr int channels = 64;  // output channels of it
 constexpr int tile_channels = 64;
-constexpr int channel_tiles = 1;
+constexpr int n_tiles = 1;  // of output channels
 constexpr int tile_pixels = 112;
 constexpr int line_tiles = 154;  // tiles down a strip
 constexpr int tiles = 3696;  // of pixels, all images
@@ -332,9 +332,9 @@ void convgen_tma_halo_dgrad(
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
   const int warpgroup = threadIdx.x / warpgroup_threads;
-  const int k0 = blockIdx.x % channel_tiles * tile_channels;
-  const int worker = blockIdx.x / channel_tiles;
-  const int workers = gridDim.x / channel_tiles;
+  const int k0 = blockIdx.x % n_tiles * tile_channels;
+  const int worker = blockIdx.x / n_tiles;
+  const int workers = gridDim.x / n_tiles;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);

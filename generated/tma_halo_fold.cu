@@ -275,7 +275,7 @@ constexpr int channels = 64;  // output channels of it
 constexpr int tile_channels = 64;
 constexpr int fold = 4;  // output rows whose channels they are
 constexpr int own_channels = 16;  // of each
-constexpr int channel_tiles = 8;
+constexpr int n_tiles = 8;  // of output channels
 constexpr int tile_pixels = 112;
 constexpr int line_tiles = 4;  // tiles down a strip
 constexpr int tiles = 64;  // of pixels, all images
@@ -388,9 +388,9 @@ void convgen_tma_halo_fold(
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
   const int warpgroup = threadIdx.x / warpgroup_threads;
-  const int k0 = blockIdx.x % channel_tiles * own_channels;
-  const int worker = blockIdx.x / channel_tiles;
-  const int workers = gridDim.x / channel_tiles;
+  const int k0 = blockIdx.x % n_tiles * own_channels;
+  const int worker = blockIdx.x / n_tiles;
+  const int workers = gridDim.x / n_tiles;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map_5);

@@ -207,7 +207,7 @@ constexpr int width = 18;  // pixels of a halo tile's row: the strip and its hal
 constexpr int pixels = 64;  // of padded width, a consumer's part of a tile
 constexpr int channels = 32;  // output channels of it
 constexpr int tile_channels = 32;
-constexpr int channel_tiles = 1;
+constexpr int n_tiles = 1;  // of output channels
 constexpr int tile_pixels = 64;
 constexpr int line_tiles = 8;  // tiles down a strip
 constexpr int tiles = 128;  // of pixels, all images
@@ -263,9 +263,9 @@ void convgen_tma_halo_pixels(
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
   const int warpgroup = threadIdx.x / warpgroup_threads;
-  const int k0 = blockIdx.x % channel_tiles * tile_channels;
-  const int worker = blockIdx.x / channel_tiles;
-  const int workers = gridDim.x / channel_tiles;
+  const int k0 = blockIdx.x % n_tiles * tile_channels;
+  const int worker = blockIdx.x / n_tiles;
+  const int workers = gridDim.x / n_tiles;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);

@@ -271,7 +271,7 @@ constexpr int width = 8;  // pixels of a halo tile's row: the strip and its halo
 constexpr int pixels = 192;  // of padded width, a consumer's part of a tile
 constexpr int channels = 64;  // output channels of it
 constexpr int tile_channels = 128;
-constexpr int channel_tiles = 4;
+constexpr int n_tiles = 4;  // of output channels
 constexpr int tiles = 11;  // of pixels, all images
 constexpr int tile_k = 64;  // input channels of a halo tile
 constexpr int channel_blocks = 8;
@@ -350,9 +350,9 @@ void convgen_tma_halo_streamed(
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
   const int warpgroup = threadIdx.x / warpgroup_threads;
-  const int k0 = blockIdx.x % channel_tiles * tile_channels;
-  const int worker = blockIdx.x / channel_tiles;
-  const int workers = gridDim.x / channel_tiles;
+  const int k0 = blockIdx.x % n_tiles * tile_channels;
+  const int worker = blockIdx.x / n_tiles;
+  const int workers = gridDim.x / n_tiles;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);

@@ -268,7 +268,7 @@ constexpr int channels = 64;  // output channels of it
 constexpr int tile_channels = 192;
 constexpr int phase_rows = 2, phase_columns = 2;  // output pixels, one of each phase, whose channels they are
 constexpr int own_channels = 48;  // of each
-constexpr int channel_tiles = 2;
+constexpr int n_tiles = 2;  // of output channels
 constexpr int tile_pixels = 96;
 constexpr int line_tiles = 17;  // tiles down a strip
 constexpr int tiles = 2176;  // of pixels, all images
@@ -378,9 +378,9 @@ void convgen_tma_halo_strided_dgrad(
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
   const int warpgroup = threadIdx.x / warpgroup_threads;
-  const int k0 = blockIdx.x % channel_tiles * own_channels;
-  const int worker = blockIdx.x / channel_tiles;
-  const int workers = gridDim.x / channel_tiles;
+  const int k0 = blockIdx.x % n_tiles * own_channels;
+  const int worker = blockIdx.x / n_tiles;
+  const int workers = gridDim.x / n_tiles;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);

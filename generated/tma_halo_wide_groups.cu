@@ -253,7 +253,7 @@ constexpr int width = 29;  // pixels of a halo tile's row: the strip and its hal
 constexpr int pixels = 208;  // of padded width, a consumer's part of a tile
 constexpr int channels = 64;  // output channels of it
 constexpr int tile_channels = 64;
-constexpr int channel_tiles = 8;
+constexpr int n_tiles = 8;  // of output channels
 constexpr int tile_pixels = 208;
 constexpr int line_tiles = 4;  // tiles down a strip
 constexpr int tiles = 256;  // of pixels, all images
@@ -351,11 +351,11 @@ void convgen_tma_halo_wide_groups(
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
   const int warpgroup = threadIdx.x / warpgroup_threads;
-  const int group = blockIdx.x % channel_tiles;
+  const int group = blockIdx.x % n_tiles;
   const int k0 = group * group_k;
   const int end_k = (group + 1) * group_k;  // behind its last channel
-  const int worker = blockIdx.x / channel_tiles;
-  const int workers = gridDim.x / channel_tiles;
+  const int worker = blockIdx.x / n_tiles;
+  const int workers = gridDim.x / n_tiles;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);

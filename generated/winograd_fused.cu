@@ -294,7 +294,7 @@ constexpr int channels = 64;  // output channels of that part
 constexpr int tile_channels = 64;
 constexpr u32 phase_bytes = 7168;  // of a halo tile, from a phase to the next
 constexpr u32 halves = 0x38003800;  // f16 0.5, twice
-constexpr int channel_tiles = 1;
+constexpr int n_tiles = 1;  // of output channels
 constexpr int tile_quads = 32;
 constexpr int line_tiles = 56;  // tiles down a strip
 constexpr int tiles = 3136;  // of pixels, all images
@@ -389,9 +389,9 @@ void convgen_winograd_fused(
   extern __shared__ u8 shared_memory[];
   const u32 base = swizzle_base(shared_memory);
   const int warpgroup = threadIdx.x / warpgroup_threads;
-  const int k0 = blockIdx.x % channel_tiles * tile_channels;
-  const int worker = blockIdx.x / channel_tiles;
-  const int workers = gridDim.x / channel_tiles;
+  const int k0 = blockIdx.x % n_tiles * tile_channels;
+  const int worker = blockIdx.x / n_tiles;
+  const int workers = gridDim.x / n_tiles;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);

@@ -316,7 +316,7 @@ constexpr int channels = 64;  // output channels of that part
 constexpr int tile_channels = 64;
 constexpr u32 phase_bytes = 12288;  // of a halo tile, from a phase to the next
 constexpr u32 halves = 0x3F003F00;  // bf16 0.5, twice
-constexpr int channel_tiles = 4;
+constexpr int n_tiles = 4;  // of output channels
 constexpr int tile_quads = 64;
 constexpr int line_tiles = 7;  // tiles down a strip
 constexpr int tiles = 112;  // of pixels, all images
@@ -416,9 +416,9 @@ void convgen_winograd_fused_streamed(
   const u32 base = swizzle_base(shared_memory);
   const int warpgroup = threadIdx.x / warpgroup_threads;
   const int rank = cluster_ctarank();
-  const int k0 = blockIdx.x / cluster % channel_tiles * tile_channels;
-  const int worker = blockIdx.x / (cluster * channel_tiles) * cluster + rank;
-  const int workers = gridDim.x / channel_tiles;
+  const int k0 = blockIdx.x / cluster % n_tiles * tile_channels;
+  const int worker = blockIdx.x / (cluster * n_tiles) * cluster + rank;
+  const int workers = gridDim.x / n_tiles;
 
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
