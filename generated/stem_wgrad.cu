@@ -458,9 +458,9 @@ void convgen_stem_wgrad(
           const int c = (first_vector + j) * used + element;
           if (element < used && c < row_elements) {
 #pragma unroll
-            for (int tap = 0; tap < R; ++tap) {
-              const int at = (k - first_k) * filter_elements + tap * row_elements + c;
-              st_shared_u32(base + at * 4, __float_as_uint(acc[i / 2 * own_vectors + j][tap * 4 + i % 2 * 2 + e]));
+            for (int filter_row = 0; filter_row < R; ++filter_row) {
+              const int at = (k - first_k) * filter_elements + filter_row * row_elements + c;
+              st_shared_u32(base + at * 4, __float_as_uint(acc[i / 2 * own_vectors + j][filter_row * 4 + i % 2 * 2 + e]));
             }
           }
         }

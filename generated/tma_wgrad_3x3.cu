@@ -360,8 +360,8 @@ void convgen_tma_wgrad_3x3(
       }
       const int box = first_box;
       const int c = box % channel_blocks * span;
-      int tap = box / channel_blocks;
-      const u16 offset_r = u16(tap);
+      const int filter_row = box / channel_blocks;
+      const u16 offset_r = u16(filter_row);
       tma_load_im2col_4d(b_tile, &b_map, full, c, in_w, in_h, n, u16(0), offset_r);
       if (++stage == stages) {  // the ring comes round
         stage = 0;

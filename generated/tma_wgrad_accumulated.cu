@@ -359,10 +359,9 @@ void convgen_tma_wgrad_accumulated(
       for (int i = 0; i < tile_boxes; ++i) {
         const int box = first_box + i;
         const int c = box % channel_blocks * span;
-        int tap = box / channel_blocks;
+        const int tap = box / channel_blocks;
         const u16 offset_s = u16(tap % S);
-        tap /= S;
-        const u16 offset_r = u16(tap);
+        const u16 offset_r = u16(tap / S);
         tma_load_im2col_4d(b_tile + i * b_box_room, &b_map, full, c, in_w, in_h, n, offset_s, offset_r);
       }
       if (++stage == stages) {  // the ring comes round

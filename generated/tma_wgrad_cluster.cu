@@ -341,10 +341,9 @@ void convgen_tma_wgrad_cluster(
       for (int i = 0; i < tile_boxes; ++i) {
         const int box = first_box + i;
         const int c = box % channel_blocks * span;
-        int tap = box / channel_blocks;
+        const int tap = box / channel_blocks;
         const u16 offset_s = u16(tap % S);
-        tap /= S;
-        const u16 offset_r = u16(tap);
+        const u16 offset_r = u16(tap / S);
         tma_load_im2col_4d_multicast(b_tile + i * b_box_room + rank * (part_pixels * b_row_bytes), &b_map, full, c, in_w, in_h, n, offset_s, offset_r, whole_cluster);
       }
       if (++stage == stages) {  // the ring comes round

@@ -70,11 +70,12 @@ def adds_up(problem: ConvProblem) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Stored:
-    """How neighboring columns leave: C text of an element's offset in the filter, from k, tap and c, and whether two or
-    four are stored at once; where they are `atomic`, they are added to what is there."""
+    """How neighboring columns leave: C text of an element's offset in the filter, from k, c and what `tap` names, and
+    whether two or four are stored at once; where they are `atomic`, they are added to what is there."""
 
     index: str
     offset: str
+    tap: str  # "tap"; "filter_row" where rows are lowered
     pair: bool
     atomic: bool
     target: str
@@ -95,8 +96,8 @@ def stored(problem: ConvProblem, left: int, lower_rows: bool = False, order: str
     index = lowering.index_type(problem, (w.size * max(left, 1),))
     outer, inner = (sp.filter[:-1], sp.filter[-1:]) if lower_rows else (sp.filter, ())
     channels = math.prod(map(problem.extent, inner)) * problem.c_per_group
-    k, tap = variable("k", problem.k), variable("tap", math.prod(map(problem.extent, outer)))
-    c = variable("c", channels)
+    k, c = variable("k", problem.k), variable("c", channels)
+    tap = variable("filter_row" if lower_rows else "tap", math.prod(map(problem.extent, outer)))
     at = decompose(tap.symbol, outer, lambda d: Integer(problem.extent(d)))
     at |= decompose(c.symbol, (*inner, "c_in_group"), lambda d: Integer(extent(problem, d)))
     maps = derive(problem, (k, tap, c), at | {"k": k.symbol})
@@ -104,7 +105,7 @@ def stored(problem: ConvProblem, left: int, lower_rows: bool = False, order: str
     packed = dtype in lowering.PACK
     run = w.dims[-1 - len(inner) :] == (*inner, "c")
     return Stored(
-        index, c_expr(maps.offset("w"), maps.ranges, index, constants.strides(w)),
+        index, c_expr(maps.offset("w"), maps.ranges, index, constants.strides(w)), str(tap.symbol),
         run and channels % 2 == 0, order == ATOMIC,
         "w" if whole else "partials", w.element.c_type if whole else "float", "u32" if packed else "Vec2",
         lowering.store(dtype, "{0}", "f32"), f"{lowering.PACK[dtype]}({{0}}, {{1}})" if packed else "Vec2{{{0}, {1}}}",
