@@ -407,13 +407,13 @@ constexpr int size = outputs + taps - 1;  // inputs of a tile along an axis, and
 // G along an axis, in place.
 template <int step>
 __device__ __forceinline__ void transform_filter(float* held) {
-  const float d0 = held[0 * step], d1 = held[1 * step], d2 = held[2 * step];
-  held[0 * step] = d0;
-  held[1 * step] = 0.333333333f * d0 + 0.333333333f * d1 + 0.333333333f * d2;
-  held[2 * step] = -0.333333333f * d0 + 0.333333333f * d1 - 0.333333333f * d2;
-  held[3 * step] = -0.533333333f * d0 - 0.266666667f * d1 - 0.133333333f * d2;
-  held[4 * step] = 0.133333333f * d0 - 0.266666667f * d1 + 0.533333333f * d2;
-  held[5 * step] = d2;
+  const float tap0 = held[0 * step], tap1 = held[1 * step], tap2 = held[2 * step];
+  held[0 * step] = tap0;
+  held[1 * step] = 0.333333333f * tap0 + 0.333333333f * tap1 + 0.333333333f * tap2;
+  held[2 * step] = -0.333333333f * tap0 + 0.333333333f * tap1 - 0.333333333f * tap2;
+  held[3 * step] = -0.533333333f * tap0 - 0.266666667f * tap1 - 0.133333333f * tap2;
+  held[4 * step] = 0.133333333f * tap0 - 0.266666667f * tap1 + 0.533333333f * tap2;
+  held[5 * step] = tap2;
 }
 
 // B^T along an axis, in place.
@@ -431,11 +431,11 @@ __device__ __forceinline__ void transform_input(float* held) {
 // A^T along an axis, in place.
 template <int step>
 __device__ __forceinline__ void transform_output(float* held) {
-  const float d0 = held[0 * step], d1 = held[1 * step], d2 = held[2 * step], d3 = held[3 * step], d4 = held[4 * step], d5 = held[5 * step];
-  held[0 * step] = 8.0f * d0 + 8.0f * d1 + 8.0f * d2 + 16.0f * d3 + 2.0f * d4;
-  held[1 * step] = 8.0f * d1 - 8.0f * d2 + 8.0f * d3 - 4.0f * d4;
-  held[2 * step] = 8.0f * d1 + 8.0f * d2 + 4.0f * d3 + 8.0f * d4;
-  held[3 * step] = 8.0f * d1 - 8.0f * d2 + 2.0f * d3 - 16.0f * d4 + 8.0f * d5;
+  const float sum0 = held[0 * step], sum1 = held[1 * step], sum2 = held[2 * step], sum3 = held[3 * step], sum4 = held[4 * step], sum5 = held[5 * step];
+  held[0 * step] = 8.0f * sum0 + 8.0f * sum1 + 8.0f * sum2 + 16.0f * sum3 + 2.0f * sum4;
+  held[1 * step] = 8.0f * sum1 - 8.0f * sum2 + 8.0f * sum3 - 4.0f * sum4;
+  held[2 * step] = 8.0f * sum1 + 8.0f * sum2 + 4.0f * sum3 + 8.0f * sum4;
+  held[3 * step] = 8.0f * sum1 - 8.0f * sum2 + 2.0f * sum3 - 16.0f * sum4 + 8.0f * sum5;
 }
 
 // U[point, k, c] = G w[k, :, :, c] G^T: a thread has a pair of channels.

@@ -607,11 +607,11 @@ void convgen_winograd_fused_filter(
   const int c = index % C;
   const int k = (index / C) % K;
   const int r = index / (K * C);
-  const float d0 = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + c]);
-  const float d1 = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + c + w_stride_s]);
-  const float d2 = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + c + 2 * w_stride_s]);
-  u[r * u_stride_r + k * u_stride_k + c] = cvt_f16_f32(-d0);
-  u[r * u_stride_r + k * u_stride_k + c + u_stride_point] = cvt_f16_f32(0.25f * d0 + 0.25f * d1 + 0.25f * d2);
-  u[r * u_stride_r + k * u_stride_k + c + 2 * u_stride_point] = cvt_f16_f32(0.25f * d0 - 0.25f * d1 + 0.25f * d2);
-  u[r * u_stride_r + k * u_stride_k + c + 3 * u_stride_point] = cvt_f16_f32(d2);
+  const float tap0 = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + c]);
+  const float tap1 = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + c + w_stride_s]);
+  const float tap2 = cvt_f32_f16(w[k * w_stride_k + r * w_stride_r + c + 2 * w_stride_s]);
+  u[r * u_stride_r + k * u_stride_k + c] = cvt_f16_f32(-tap0);
+  u[r * u_stride_r + k * u_stride_k + c + u_stride_point] = cvt_f16_f32(0.25f * tap0 + 0.25f * tap1 + 0.25f * tap2);
+  u[r * u_stride_r + k * u_stride_k + c + 2 * u_stride_point] = cvt_f16_f32(0.25f * tap0 - 0.25f * tap1 + 0.25f * tap2);
+  u[r * u_stride_r + k * u_stride_k + c + 3 * u_stride_point] = cvt_f16_f32(tap2);
 }

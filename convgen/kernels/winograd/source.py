@@ -19,11 +19,12 @@ BUFFERS = {"x": V, "w": U, "y": M}
 
 @dataclass(frozen=True)
 class Transform:
-    """A device function that transforms `taken` values along an axis, in place, to one a row: C text of a row each."""
+    """A device function that transforms the values of these names along an axis, in place, to one a row: C text of a
+    row each."""
 
     name: str
     formula: str
-    taken: int
+    values: tuple[str, ...]
     rows: tuple[str, ...]
 
 
@@ -49,9 +50,9 @@ def source(plan: Plan, layout: Layout) -> str:
             size=f.size,
             taps=TAPS,
             transforms=(
-                _transform("transform_filter", "G", f.filters),
-                _transform("transform_input", "B^T", f.inputs),
-                _transform("transform_output", "A^T", f.outputs),
+                _transform("transform_filter", "G", f.filters, "tap{}"),
+                _transform("transform_input", "B^T", f.inputs, "d{}"),
+                _transform("transform_output", "A^T", f.outputs, "sum{}"),
             ),
             filters=filters(layout),
             inputs=inputs(layout),
@@ -61,12 +62,13 @@ def source(plan: Plan, layout: Layout) -> str:
     return layout.product.kernel.source(replace(plan, layout=layout.made_by, behind=f"{text}\n\n{plan.behind}"))
 
 
-def _transform(name: str, formula: str, matrix: Matrix) -> Transform:
-    return Transform(name, formula, matrix.cols, tuple(weighted(matrix.row(i)) for i in range(matrix.rows)))
+def _transform(name: str, formula: str, matrix: Matrix, value: str) -> Transform:
+    rows = tuple(weighted(matrix.row(i), value) for i in range(matrix.rows))
+    return Transform(name, formula, tuple(value.format(i) for i in range(matrix.cols)), rows)
 
 
-def weighted(weights: Sequence[Expr], term: str = "d{}") -> str:
-    """C text of a weighted sum of d0, d1 and so on, or of other numbered terms."""
+def weighted(weights: Sequence[Expr], term: str) -> str:
+    """C text of a weighted sum of numbered terms: `d{}` for d0, d1 and so on."""
     text = ""
     for i, weight in enumerate(weights):
         if weight == 0:

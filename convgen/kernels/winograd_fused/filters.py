@@ -36,9 +36,9 @@ def filters(layout: Layout) -> Kernel:
     lines = scope.take()
     for tap in range(TAPS):
         value = lowering.load(w.dtype, f"w[{offset(scope, w, at | {'s': number(tap)})}]", "f32")
-        lines.append(f"const float d{tap} = {f'{inside} ? {value} : 0.0f' if inside else value};")
+        lines.append(f"const float tap{tap} = {f'{inside} ? {value} : 0.0f' if inside else value};")
     for point in range(POINTS):
-        value = lowering.store(w.dtype, weighted(transforms(M).filters.row(point)), "f32")
+        value = lowering.store(w.dtype, weighted(transforms(M).filters.row(point), "tap{}"), "f32")
         lines.append(f"u[{offset(scope, u, at | {'point': number(point)})}] = {value};")
     comment = (
         "The transformed filters, by which the kernel above multiplies: U[r, point, k, c] = G w[k, r, :, c].",
