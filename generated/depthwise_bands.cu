@@ -56,6 +56,7 @@ __device__ __forceinline__ void st_shared_v4_u32(u32 address, Vec4 v) {
                :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
+// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -179,8 +180,8 @@ constexpr int R = 7;
 constexpr int S = 7;
 constexpr int w_stride_k = 49;  // in elements
 constexpr int vector = 8;  // output channels of a warp
-constexpr int consumers = 128;  // threads; a producer's warp comes after them
-constexpr int threads = consumers + warp_threads;
+constexpr int consumer_threads = 128;  // that multiply; a producer's warp comes after them
+constexpr int threads = consumer_threads + warp_threads;
 
 // A block has one of the `slices` of the channels, and a run of its bands.
 constexpr int slices = 3;
@@ -266,12 +267,12 @@ void convgen_depthwise_bands(
   const int first_band = bands / workers * worker + min(worker, bands % workers);
   const int last_band = first_band + bands / workers + (worker < bands % workers);
 
-  if (thread == consumers) {
+  if (thread == consumer_threads) {
     prefetch_tensormap(&x_map);
     prefetch_tensormap(&y_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers / warp_threads);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumer_threads / warp_threads);  // each consumer warp
     }
     fence_mbarrier_init();
   }
@@ -283,9 +284,9 @@ void convgen_depthwise_bands(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
-  if (thread >= consumers) {
+  if (thread >= consumer_threads) {
     // ---- producer: slab after slab of input rows
-    if (thread > consumers) return;
+    if (thread > consumer_threads) return;
     int stage = 0;
     u32 parity = 1;
     for (int band = first_band; band < last_band; ++band) {
@@ -313,21 +314,21 @@ void convgen_depthwise_bands(
     u16 value[13];
 #pragma unroll
     for (int j = 0; j < 13; ++j) {
-      const int i = thread + j * consumers;
+      const int i = thread + j * consumer_threads;
       const int tap = i % (R * S);
       const int channel = first_k + i / (R * S);
       if (i < channels * R * S) value[j] = w[channel * w_stride_k + tap];
     }
 #pragma unroll
     for (int j = 0; j < 13; ++j) {
-      const int i = thread + j * consumers;
+      const int i = thread + j * consumer_threads;
       const int channel = i / (R * S);
       const int entry = i % S + 1;
       const int line = i / S % R + zero_lines;
       if (i < channels * R * S) st_shared_u16(base + filters_at + ((line * (channels / 8) + channel / 8) * entries + entry) * chunk_bytes + channel % 8 * 2, value[j]);
     }
   }
-  bar_sync<1, consumers>();
+  bar_sync<1, consumer_threads>();
 
   const int lane = thread % warp_threads;
   const int octet = thread / warp_threads % (channels / vector);  // of the slice's channels
@@ -463,7 +464,7 @@ void convgen_depthwise_bands(
     // the band before has left shared memory; this one leaves when all have written it
     fence_proxy_async_shared();
     if (thread == 0) bulk_wait_group_read<0>();
-    bar_sync<1, consumers>();
+    bar_sync<1, consumer_threads>();
     if (thread == 0) {
       tma_store_tile_4d(&y_map, base + results_at + results * result_bytes, first_k, strip_q, first_p, n);
       bulk_commit_group();

@@ -57,6 +57,7 @@ __device__ __forceinline__ void st_shared_u32(u32 address, u32 v) {
   asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(v) : "memory");
 }
 
+// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -141,8 +142,8 @@ constexpr int S = 3;
 constexpr int w_stride_k = 9;  // in elements
 constexpr int vector = 4;  // output channels of a thread
 constexpr int inputs = 4;  // input channels of a thread
-constexpr int consumers = 352;  // threads; a producer's warp comes after them
-constexpr int threads = consumers + warp_threads;
+constexpr int consumer_threads = 352;  // that multiply; a producer's warp comes after them
+constexpr int threads = consumer_threads + warp_threads;
 
 // A block has one of the `slices` of the channels, and a run of its bands.
 constexpr int slices = 1;
@@ -193,11 +194,11 @@ void convgen_depthwise_strided_dgrad(
   const int first_band = bands / workers * worker + min(worker, bands % workers);
   const int last_band = first_band + bands / workers + (worker < bands % workers);
 
-  if (thread == consumers) {
+  if (thread == consumer_threads) {
     prefetch_tensormap(&x_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers / warp_threads);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumer_threads / warp_threads);  // each consumer warp
     }
     fence_mbarrier_init();
   }
@@ -206,9 +207,9 @@ void convgen_depthwise_strided_dgrad(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
-  if (thread >= consumers) {
+  if (thread >= consumer_threads) {
     // ---- producer: slab after slab of input rows
-    if (thread > consumers) return;
+    if (thread > consumer_threads) return;
     int stage = 0;
     u32 parity = 1;
     for (int band = first_band; band < last_band; ++band) {
@@ -236,18 +237,18 @@ void convgen_depthwise_strided_dgrad(
     float value[3];
 #pragma unroll
     for (int j = 0; j < 3; ++j) {
-      const int i = thread + j * consumers;
+      const int i = thread + j * consumer_threads;
       const int tap = i % (R * S);
       const int channel = first_k + i / (R * S);
       if (i < channels * R * S) value[j] = cvt_f32_f16(w[channel * w_stride_k + tap]);
     }
 #pragma unroll
     for (int j = 0; j < 3; ++j) {
-      const int i = thread + j * consumers;
+      const int i = thread + j * consumer_threads;
       if (i < channels * R * S) st_shared_u32(base + filters_at + (i % (R * S) * pitch + i / (R * S)) * 4, __float_as_uint(value[j]));
     }
   }
-  bar_sync<1, consumers>();
+  bar_sync<1, consumer_threads>();
 
   const int k_in_slice = thread % (channels / vector) * vector;
   const int first_tile = thread / (channels / vector);

@@ -72,6 +72,7 @@ __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }
 
+// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -198,7 +199,7 @@ void convgen_depthwise_wgrad(
   const int c = thread_k;
   const u32 joined = shared + joined_at;
   if (thread == 0) {
-    mbarrier_init(shared + joined_barrier, 1);
+    mbarrier_init(shared + joined_barrier, 1);  // this thread
     fence_mbarrier_init();
     mbarrier_arrive_expect_tx(shared + joined_barrier, (quads - rank + split_k - 1) / split_k * (split_k * chunk_bytes));
   }

@@ -63,6 +63,7 @@ __device__ __forceinline__ void st_shared_v4_u32(u32 address, Vec4 v) {
                :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
+// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -216,8 +217,8 @@ void convgen_depthwise_wgrad_shared(
     prefetch_tensormap(&x_map);
     prefetch_tensormap(&y_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(shared + full_barriers + mbarrier_bytes * i, 1);
-      mbarrier_init(shared + empty_barriers + mbarrier_bytes * i, threads / warp_threads);
+      mbarrier_init(shared + full_barriers + mbarrier_bytes * i, 1);  // the producer
+      mbarrier_init(shared + empty_barriers + mbarrier_bytes * i, threads / warp_threads);  // each warp that multiplies
     }
     fence_mbarrier_init();
   }

@@ -74,6 +74,7 @@ __device__ __forceinline__ void st_shared_v4_u32(u32 address, Vec4 v) {
                :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
+// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -320,12 +321,12 @@ void convgen_stem_wgrad(
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     for (int i = 0; i < depth; ++i) {
-      mbarrier_init(base + b_full + mbarrier_bytes * i, builders);
-      mbarrier_init(base + b_empty + mbarrier_bytes * i, consumers);
+      mbarrier_init(base + b_full + mbarrier_bytes * i, builders);  // each thread that builds
+      mbarrier_init(base + b_empty + mbarrier_bytes * i, consumers);  // each consumer
     }
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + a_full + mbarrier_bytes * i, 1);
-      mbarrier_init(base + a_empty + mbarrier_bytes * i, consumers);
+      mbarrier_init(base + a_full + mbarrier_bytes * i, 1);  // the producer
+      mbarrier_init(base + a_empty + mbarrier_bytes * i, consumers);  // each consumer
     }
     fence_mbarrier_init();
   }

@@ -86,6 +86,7 @@ __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }
 
+// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -396,8 +397,8 @@ void convgen_tma_halo_fold(
     prefetch_tensormap(&a_map_5);
     prefetch_tensormap(&a_map_6);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // its ring's consumer
     }
     fence_mbarrier_init();
   }

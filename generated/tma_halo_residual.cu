@@ -78,6 +78,7 @@ __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }
 
+// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -345,10 +346,10 @@ void convgen_tma_halo_residual(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // its ring's consumer
     }
-    mbarrier_init(base + weights_barrier, 1);
+    mbarrier_init(base + weights_barrier, 1);  // the producer
     fence_mbarrier_init();
   }
   __syncthreads();

@@ -39,6 +39,7 @@ constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
 
+// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -226,8 +227,8 @@ void convgen_tma_im2col_3d_dilated(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);  // each consumer
     }
     fence_mbarrier_init();
   }

@@ -37,6 +37,7 @@ constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
 
+// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -175,7 +176,7 @@ void convgen_tma_plain_3x3(
   const u32 b_tile = a_tile + a_tile_bytes;
   const u32 barrier = b_tile + b_tile_bytes;
   if (threadIdx.x == 0) {
-    mbarrier_init(barrier, 1);
+    mbarrier_init(barrier, 1);  // this thread
     fence_mbarrier_init();
   }
   __syncthreads();

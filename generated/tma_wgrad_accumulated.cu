@@ -77,6 +77,7 @@ __device__ __forceinline__ void st_async_v4_f32(u32 remote, u32 remote_barrier, 
                :: "r"(remote), "r"(remote_barrier), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
 
+// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -320,10 +321,10 @@ void convgen_tma_wgrad_accumulated(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);  // each consumer
     }
-    mbarrier_init(base + sums_barriers, 1);
+    mbarrier_init(base + sums_barriers, 1);  // its consumer
     fence_mbarrier_init();
   }
   if (threadIdx.x < ones_words) st_shared_u32(base + ones + threadIdx.x * 4, 0x3f803f80u);

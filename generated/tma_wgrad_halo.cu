@@ -52,6 +52,7 @@ __device__ __forceinline__ void st_shared_v4_u32(u32 address, Vec4 v) {
                :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
+// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -345,8 +346,8 @@ void convgen_tma_wgrad_halo(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);  // each consumer
     }
     fence_mbarrier_init();
   }

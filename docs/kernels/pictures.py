@@ -140,7 +140,8 @@ def depthwise_stream(plan: Plan) -> Drawing:
         ("filters", layout.filter_bytes),
     ]  # fmt: skip
     return Drawing(
-        pixels(plan, (c.band, c.strip), (c.tile_p, c.tile_q), "thread tile"), warps(plan, layout.consumers // 32),
+        pixels(plan, (c.band, c.strip), (c.tile_p, c.tile_q), "thread tile"),
+        warps(plan, layout.consumer_threads // 32),
         rest_of(memory, plan.launch().shared_bytes),
         (
             ("x", "in global memory"), ("TMA", "slabs of rows, each read once; zeros around the image"),

@@ -57,8 +57,8 @@ def illegal(layout: Layout) -> list[Obstacle]:
         no(f"a band reads {layout.slabs} slabs of rows; at most {MOST_STAGES} are held", "a smaller band", "band")
     elif config.stages < layout.slabs:
         no(f"stages {config.stages}: a band reads {layout.slabs} slabs of rows", option="stages")
-    if layout.consumers + PRODUCER > MAX_THREADS:
-        no(f"{layout.consumers + PRODUCER} threads per block", "a smaller slice or fewer threads", "threads")
+    if layout.consumer_threads + PRODUCER > MAX_THREADS:
+        no(f"{layout.consumer_threads + PRODUCER} threads per block", "a smaller slice or fewer threads", "threads")
     if layout.shared_bytes > target.shared_bytes_per_block:
         no(f"rows and filters take {layout.shared_bytes} bytes of shared memory", "fewer stages", "stages")
     return found
@@ -66,5 +66,5 @@ def illegal(layout: Layout) -> list[Obstacle]:
 
 def fits_registers(layout: Layout, blocks: int) -> bool:
     """Whether threads have the registers they need, of so many blocks on a multiprocessor."""
-    threads = layout.consumers + PRODUCER
+    threads = layout.consumer_threads + PRODUCER
     return threads <= MAX_THREADS and layout.registers <= launch_registers(layout.target, threads, blocks)

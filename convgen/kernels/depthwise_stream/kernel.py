@@ -100,7 +100,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             resident=-(-workers * layout.slices // target.sms),
             held=held(layout),
             rounds=-(-layout.tiles // layout.tiles_at_once),
-            warps=layout.consumers // WARP,
+            warps=layout.consumer_threads // WARP,
             instructions=layout.instructions,
             lines=layout.lines,
             slab_bytes=layout.slab_bytes,
@@ -204,7 +204,7 @@ def _window_sum(layout: Layout, file: Constants) -> WindowSum:
 
 def held(layout: Layout) -> int:
     """Blocks that a multiprocessor has room for, of this launch and the next."""
-    threads, target = layout.consumers + PRODUCER, layout.target
+    threads, target = layout.consumer_threads + PRODUCER, layout.target
     registers = min(layout.registers, launch_registers(target, threads, layout.config.blocks))
     return max(1, target.resident_blocks(threads, registers, layout.shared_bytes))
 

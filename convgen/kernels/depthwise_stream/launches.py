@@ -33,6 +33,6 @@ def launch(layout: Layout) -> Launch:
     params = [*_maps(layout), *(p.vector_param for p in pointers(layout))]
     return persistent(
         layout.problem, layout.assigned.params(params), tiles=layout.bands, slices=layout.slices,
-        threads=layout.consumers + PRODUCER, shared_bytes=layout.shared_bytes,
+        threads=layout.consumer_threads + PRODUCER, shared_bytes=layout.shared_bytes,
         blocks_per_sm=layout.config.blocks, dependent=True,
     )  # fmt: skip

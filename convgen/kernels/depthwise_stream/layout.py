@@ -57,7 +57,7 @@ class Layout(Depthwise[Config]):
     @property
     def filters_a_thread(self) -> int:
         """Filter elements that a thread brings to shared memory."""
-        return -(-self.config.slice * self.read.taps // self.consumers) if self.filter_bytes else 0
+        return -(-self.config.slice * self.read.taps // self.consumer_threads) if self.filter_bytes else 0
 
     @property
     def filters_at_once(self) -> int:
@@ -67,7 +67,7 @@ class Layout(Depthwise[Config]):
     @property
     def filters_even(self) -> bool:
         """Whether all threads bring as many."""
-        return self.config.slice * self.read.taps % self.consumers == 0
+        return self.config.slice * self.read.taps % self.consumer_threads == 0
 
     @property
     def staged_bytes(self) -> int:
@@ -191,10 +191,10 @@ class Layout(Depthwise[Config]):
     @property
     def idle(self) -> bool:
         """Whether some of the threads that multiply have no tile."""
-        return self.tiles_at_once * self.vectors * self.tile_lanes < self.consumers
+        return self.tiles_at_once * self.vectors * self.tile_lanes < self.consumer_threads
 
     @cached_property
-    def consumers(self) -> int:
+    def consumer_threads(self) -> int:
         """Threads that multiply."""
         return -(-self.tiles_at_once * self.vectors * self.tile_lanes // WARP) * WARP
 

@@ -82,7 +82,7 @@ def _threads(part: Layout, fixed: Options) -> Iterable[Layout]:
     found = dict[int, Layout]()
     for threads in [int(fixed["threads"])] if "threads" in fixed else MATHS[part.config.math].THREADS:
         layout = part.sibling(threads=threads)
-        found.setdefault(layout.consumers, layout)
+        found.setdefault(layout.consumer_threads, layout)
     return found.values()
 
 
@@ -99,7 +99,7 @@ def _least(tight: list[tuple[Layout, int]], fixed: Options) -> Iterator[Layout]:
 def _settled(layout: Layout, blocks: int, fixed: Options) -> Layout:
     """No more threads than there is work for, which make as many tiles at once, and as many slabs in flight as shared
     memory holds, up to what memory's latency asks for."""
-    threads = layout.config.threads if "threads" in fixed else layout.consumers
+    threads = layout.config.threads if "threads" in fixed else layout.consumer_threads
     if "stages" in fixed:
         stages = int(fixed["stages"])
     else:

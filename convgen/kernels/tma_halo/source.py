@@ -47,7 +47,6 @@ def source(plan: Plan, layout: Layout) -> str:
         sizes=list(sizes(problem)),
         counts=counts(layout),
         K=problem.k,
-        weight_readers=config.shares * plan.launch().cluster,
         y=problem.y,
         b_columns=layout.b_columns,
         wide_boxes=layout.b_columns and config.tile_n % COLUMNS_BOX > 0,
