@@ -286,7 +286,7 @@ constexpr int stages = 2;  // halo tiles in flight, a ring
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   halo tiles  2 rings x 2 stages x 10240
-//   weights     9 boxes x 4096
+//   filters     9 boxes x 4096
 //   y           2 consumers x 8192
 //   z           2 consumers x 2 slots x 8192
 //   barriers    9 x 8
@@ -302,18 +302,18 @@ constexpr u32 swizzle = 2;  // of 64 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 10240;
 constexpr u32 halo_box_bytes = 8192;  // of a halo tile, what TMA brings; zeros follow
 constexpr u32 halo_read_bytes = 9344;  // and what taps read
-constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_tile_bytes;
+constexpr u32 filter_box_bytes = tile_channels * row_bytes;
+constexpr u32 filter_boxes = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
 constexpr u32 epi_tile_bytes = 8192;
-constexpr u32 weight_bytes = 36864;
-constexpr u32 epi_tiles = weights + weight_bytes;
+constexpr u32 filter_boxes_bytes = 36864;
+constexpr u32 epi_tiles = filter_boxes + filter_boxes_bytes;
 constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
-constexpr u32 weights_barrier = empty_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 filters_barrier = empty_barriers + mbarrier_bytes * rings * stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -363,7 +363,7 @@ void convgen_tma_halo_dynamic(
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
       mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // its ring's consumer
     }
-    mbarrier_init(base + weights_barrier, 1);  // the producer
+    mbarrier_init(base + filters_barrier, 1);  // the producer
     fence_mbarrier_init();
   }
   // past what TMA brings, taps read zeros: padding, and what dropped outputs read
@@ -379,11 +379,11 @@ void convgen_tma_halo_dynamic(
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x == consumers * warpgroup_threads) {
-      // ---- producer: the weights once, then halo tiles for each tile, rings in turn
-      mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
+      // ---- producer: the filters once, then halo tiles for each tile, rings in turn
+      mbarrier_arrive_expect_tx(base + filters_barrier, channel_blocks * R * S * filter_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
-        const u32 tap_weights = base + weights + i * weight_box_bytes;
-        tma_load_tile_3d(tap_weights, &b_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
+        const u32 tap_filters = base + filter_boxes + i * filter_box_bytes;
+        tma_load_tile_3d(tap_filters, &b_map, base + filters_barrier, i / (R * S) * tile_k, i % (R * S), k0);
       }
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -413,7 +413,7 @@ void convgen_tma_halo_dynamic(
       const int k = k0 + warp * warp_rows + accumulator_row(lane) + i * 8;
       channel_b[i] = operand_b[k];
     }
-    mbarrier_wait_parity(base + weights_barrier, 0);
+    mbarrier_wait_parity(base + filters_barrier, 0);
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int n0 = tile * images;
       // the operands of the next epilogue tile, asked for while the tensor cores work
@@ -448,11 +448,11 @@ void convgen_tma_halo_dynamic(
 #pragma unroll
         for (int s = 0; s < S; ++s) {
           const u32 shift = (r * width + s) * row_bytes;
-          const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
+          const u32 tap_filters = base + filter_boxes + (r * S + s) * filter_box_bytes;
 #pragma unroll
           for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n128k16_f32_f16_f16(
-                acc, k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle),
+                acc, k_major_descriptor(tap_filters + product * (wgmma_k * 2), row_bytes, swizzle),
                 k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle),
                 (r | s | product) != 0);
           }

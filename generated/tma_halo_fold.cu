@@ -292,7 +292,7 @@ constexpr int stages = 2;  // halo tiles in flight, a ring
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   halo tiles  2 rings x 2 stages x 22528
-//   weights     18 boxes x 2048
+//   filters     18 boxes x 2048
 //   y           2 consumers x 2048
 //   z           2 consumers x 2 slots x 2048
 //   barriers    9 x 8
@@ -311,12 +311,12 @@ constexpr u32 halo_box_bytes = 21120;  // of a halo tile, what TMA brings
 constexpr u32 phase_1_0 = 6144;
 constexpr u32 phase_2_0 = 12288;
 constexpr u32 phase_3_0 = 17408;
-constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_tile_bytes;
+constexpr u32 filter_box_bytes = tile_channels * row_bytes;
+constexpr u32 filter_boxes = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 16;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
 constexpr u32 epi_tile_bytes = 2048;
-constexpr u32 weight_bytes = 36864;
-constexpr u32 epi_tiles = weights + weight_bytes;
+constexpr u32 filter_boxes_bytes = 36864;
+constexpr u32 epi_tiles = filter_boxes + filter_boxes_bytes;
 constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 2048;
 constexpr u32 operand_slots = epi_tiles + consumers * epi_tile_bytes;
@@ -403,7 +403,7 @@ void convgen_tma_halo_fold(
     fence_mbarrier_init();
   }
   // filters have zeros for the channels of other groups and where an output row does not read
-  zero_shared(base + weights, base + epi_tiles);
+  zero_shared(base + filter_boxes, base + epi_tiles);
   fence_proxy_async_shared();
   __syncthreads();
   // launched behind another kernel, this one may start before that one ends: wait for what it writes
@@ -480,8 +480,8 @@ void convgen_tma_halo_fold(
 #pragma unroll
           for (int i = 0; i < fold; ++i) {
             const int row = i * own_channels + k - k0;
-            const u32 place = ((i + r) * S + s) * weight_box_bytes + row * row_bytes + channel * 2;
-            const u32 address = base + weights + (place ^ (place >> 3 & 16));
+            const u32 place = ((i + r) * S + s) * filter_box_bytes + row * row_bytes + channel * 2;
+            const u32 address = base + filter_boxes + (place ^ (place >> 3 & 16));
             st_shared_v2_u32(address, u32(held[0]), u32(held[0] >> 32));
           }
         }
@@ -528,9 +528,9 @@ void convgen_tma_halo_fold(
 #pragma unroll
         for (int s = 0; s < S; ++s) {
           const u32 shift = phases[r % 4][0] + (r / 4 * width + s) * row_bytes;
-          const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
+          const u32 tap_filters = base + filter_boxes + (r * S + s) * filter_box_bytes;
           wgmma_m64n112k16_f32_f16_f16(
-              acc, k_major_descriptor(tap_weights, row_bytes, swizzle),
+              acc, k_major_descriptor(tap_filters, row_bytes, swizzle),
               k_major_descriptor(halo_tile + shift, row_bytes, swizzle),
               (r | s) != 0);
         }

@@ -234,7 +234,7 @@ constexpr int stages = 3;  // halo tiles in flight, a ring
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   halo tiles  2 rings x 3 stages x 6144
-//   weights     9 boxes x 2048
+//   filters     9 boxes x 2048
 //   y           2 consumers x 4096
 //   barriers    13 x 8
 //
@@ -249,15 +249,15 @@ constexpr u32 swizzle = 2;  // of 64 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 6144;
 constexpr u32 halo_box_bytes = 4608;  // of a halo tile, what TMA brings; zeros follow
 constexpr u32 halo_read_bytes = 5248;  // and what taps read
-constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_tile_bytes;
+constexpr u32 filter_box_bytes = tile_channels * row_bytes;
+constexpr u32 filter_boxes = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
 constexpr u32 epi_tile_bytes = 4096;
-constexpr u32 weight_bytes = 18432;
-constexpr u32 epi_tiles = weights + weight_bytes;
+constexpr u32 filter_boxes_bytes = 18432;
+constexpr u32 epi_tiles = filter_boxes + filter_boxes_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
-constexpr u32 weights_barrier = empty_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 filters_barrier = empty_barriers + mbarrier_bytes * rings * stages;
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
@@ -289,7 +289,7 @@ void convgen_tma_halo_groups(
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
       mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // its ring's consumer
     }
-    mbarrier_init(base + weights_barrier, 1);  // the producer
+    mbarrier_init(base + filters_barrier, 1);  // the producer
     fence_mbarrier_init();
   }
   // past what TMA brings, taps read zeros: padding, and what dropped outputs read
@@ -305,11 +305,11 @@ void convgen_tma_halo_groups(
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x == consumers * warpgroup_threads) {
-      // ---- producer: the weights once, then halo tiles for each tile, rings in turn
-      mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
+      // ---- producer: the filters once, then halo tiles for each tile, rings in turn
+      mbarrier_arrive_expect_tx(base + filters_barrier, channel_blocks * R * S * filter_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
-        const u32 tap_weights = base + weights + i * weight_box_bytes;
-        tma_load_tile_3d(tap_weights, &b_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
+        const u32 tap_filters = base + filter_boxes + i * filter_box_bytes;
+        tma_load_tile_3d(tap_filters, &b_map, base + filters_barrier, i / (R * S) * tile_k, i % (R * S), k0);
       }
       const int c0 = k0 / group_k * group_c;
       int turn = 0;
@@ -333,7 +333,7 @@ void convgen_tma_halo_groups(
     const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
     int use = 0;  // of the ring's stages
-    mbarrier_wait_parity(base + weights_barrier, 0);
+    mbarrier_wait_parity(base + filters_barrier, 0);
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int n = tile;
       float acc[pixels / wgmma_m][channels / 2];  // rows: pixels, columns: channels
@@ -346,14 +346,14 @@ void convgen_tma_halo_groups(
 #pragma unroll
         for (int s = 0; s < S; ++s) {
           const u32 shift = (r * width + s) * row_bytes;
-          const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
+          const u32 tap_filters = base + filter_boxes + (r * S + s) * filter_box_bytes;
 #pragma unroll
           for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n32k16_f32_bf16_bf16(
                 acc[0],
                 k_major_descriptor(
                     halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle),
-                k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle), (r | s | product) != 0);
+                k_major_descriptor(tap_filters + product * (wgmma_k * 2), row_bytes, swizzle), (r | s | product) != 0);
           }
         }
       }

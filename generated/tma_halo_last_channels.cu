@@ -230,7 +230,7 @@ constexpr int stages = 1;  // halo tiles in flight, a ring
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   halo tiles  2 rings x 1 stage x 32768
-//   weights     18 boxes x 8192
+//   filters     18 boxes x 8192
 //   y           2 consumers x 6144
 //   barriers    5 x 8
 //
@@ -244,15 +244,15 @@ constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an o
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 32768;
 constexpr u32 halo_box_bytes = 32640;  // of a halo tile, what TMA brings
-constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_tile_bytes;
+constexpr u32 filter_box_bytes = tile_channels * row_bytes;
+constexpr u32 filter_boxes = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 48;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
 constexpr u32 epi_tile_bytes = 6144;
-constexpr u32 weight_bytes = 147456;
-constexpr u32 epi_tiles = weights + weight_bytes;
+constexpr u32 filter_boxes_bytes = 147456;
+constexpr u32 epi_tiles = filter_boxes + filter_boxes_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
-constexpr u32 weights_barrier = empty_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 filters_barrier = empty_barriers + mbarrier_bytes * rings * stages;
 
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
@@ -280,7 +280,7 @@ void convgen_tma_halo_last_channels(
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
       mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // its ring's consumer
     }
-    mbarrier_init(base + weights_barrier, 1);  // the producer
+    mbarrier_init(base + filters_barrier, 1);  // the producer
     fence_mbarrier_init();
   }
   __syncthreads();
@@ -292,12 +292,12 @@ void convgen_tma_halo_last_channels(
     setmaxnreg_dec<producer_registers>();
     const int ring = threadIdx.x / warp_threads - consumers * (warpgroup_threads / warp_threads);  // which this warp fills
     if (ring < rings && threadIdx.x % warp_threads == 0) {
-      // ---- a producer for each ring: the first brings the weights once; then halo tiles for each tile of its ring
+      // ---- a producer for each ring: the first brings the filters once; then halo tiles for each tile of its ring
       if (ring == 0) {
-        mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
+        mbarrier_arrive_expect_tx(base + filters_barrier, channel_blocks * R * S * filter_box_bytes);
         for (int i = 0; i < channel_blocks * R * S; ++i) {
-          const u32 tap_weights = base + weights + i * weight_box_bytes;
-          tma_load_tile_3d(tap_weights, &b_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
+          const u32 tap_filters = base + filter_boxes + i * filter_box_bytes;
+          tma_load_tile_3d(tap_filters, &b_map, base + filters_barrier, i / (R * S) * tile_k, i % (R * S), k0);
         }
       }
       int use = 0;  // how often the ring was filled before
@@ -324,7 +324,7 @@ void convgen_tma_halo_last_channels(
     const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
     int use = 0;  // of the ring's stages
-    mbarrier_wait_parity(base + weights_barrier, 0);
+    mbarrier_wait_parity(base + filters_barrier, 0);
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int line0 = tile % line_tiles * tile_pixels;
       const int q0 = tile / line_tiles % strips * strip;
@@ -342,11 +342,11 @@ void convgen_tma_halo_last_channels(
 #pragma unroll
             for (int s = 0; s < S; ++s) {
               const u32 shift = (r * width + s) * row_bytes;
-              const u32 tap_weights = base + weights + ((block * R + r) * S + s) * weight_box_bytes;
+              const u32 tap_filters = base + filter_boxes + ((block * R + r) * S + s) * filter_box_bytes;
 #pragma unroll
               for (int product = 0; product < tile_k / wgmma_k; ++product) {
                 wgmma_m64n96k16_f32_bf16_bf16(
-                    acc, k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle),
+                    acc, k_major_descriptor(tap_filters + product * (wgmma_k * 2), row_bytes, swizzle),
                     k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle),
                     (block | r | s | product) != 0);
               }
@@ -360,9 +360,9 @@ void convgen_tma_halo_last_channels(
 #pragma unroll
             for (int s = 0; s < S; ++s) {
               const u32 shift = (r * width + s) * row_bytes;
-              const u32 tap_weights = base + weights + ((block * R + r) * S + s) * weight_box_bytes;
+              const u32 tap_filters = base + filter_boxes + ((block * R + r) * S + s) * filter_box_bytes;
               wgmma_m64n96k16_f32_bf16_bf16(
-                  acc, k_major_descriptor(tap_weights, row_bytes, swizzle),
+                  acc, k_major_descriptor(tap_filters, row_bytes, swizzle),
                   k_major_descriptor(halo_tile + shift, row_bytes, swizzle),
                   (block | r | s) != 0);
             }

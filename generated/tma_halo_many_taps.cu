@@ -250,7 +250,7 @@ constexpr int stages = 1;  // halo tiles in flight, a ring
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   halo tiles  3 rings x 1 stage x 20480
-//   weights     49 boxes x 2048
+//   filters     49 boxes x 2048
 //   y           3 consumers x 4096
 //   barriers    7 x 8
 //
@@ -264,15 +264,15 @@ constexpr u32 row_bytes = 64;  // a halo tile's channels of a pixel, or of an ou
 constexpr u32 swizzle = 2;  // of 64 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 20480;
 constexpr u32 halo_box_bytes = 19584;  // of a halo tile, what TMA brings
-constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_tile_bytes;
+constexpr u32 filter_box_bytes = tile_channels * row_bytes;
+constexpr u32 filter_boxes = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
 constexpr u32 epi_tile_bytes = 4096;
-constexpr u32 weight_bytes = 100352;
-constexpr u32 epi_tiles = weights + weight_bytes;
+constexpr u32 filter_boxes_bytes = 100352;
+constexpr u32 epi_tiles = filter_boxes + filter_boxes_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
-constexpr u32 weights_barrier = empty_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 filters_barrier = empty_barriers + mbarrier_bytes * rings * stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -310,7 +310,7 @@ void convgen_tma_halo_many_taps(
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
       mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // its ring's consumer
     }
-    mbarrier_init(base + weights_barrier, 1);  // the producer
+    mbarrier_init(base + filters_barrier, 1);  // the producer
     fence_mbarrier_init();
   }
   __syncthreads();
@@ -321,11 +321,11 @@ void convgen_tma_halo_many_taps(
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x == consumers * warpgroup_threads) {
-      // ---- producer: the weights once, then halo tiles for each tile, rings in turn
-      mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
+      // ---- producer: the filters once, then halo tiles for each tile, rings in turn
+      mbarrier_arrive_expect_tx(base + filters_barrier, channel_blocks * R * S * filter_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
-        const u32 tap_weights = base + weights + i * weight_box_bytes;
-        tma_load_tile_3d(tap_weights, &b_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
+        const u32 tap_filters = base + filter_boxes + i * filter_box_bytes;
+        tma_load_tile_3d(tap_filters, &b_map, base + filters_barrier, i / (R * S) * tile_k, i % (R * S), k0);
       }
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -357,7 +357,7 @@ void convgen_tma_halo_many_taps(
       const int k = k0 + 8 * j + accumulator_column(lane);
       load_pair_f32(operand_b + k, channel_b[j]);
     }
-    mbarrier_wait_parity(base + weights_barrier, 0);
+    mbarrier_wait_parity(base + filters_barrier, 0);
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int line0 = tile % line_tiles * tile_pixels;
       const int q0 = tile / line_tiles % strips * strip;
@@ -372,14 +372,14 @@ void convgen_tma_halo_many_taps(
 #pragma unroll
         for (int s = 0; s < S; ++s) {
           const u32 shift = (r * width + s) * row_bytes;
-          const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
+          const u32 tap_filters = base + filter_boxes + (r * S + s) * filter_box_bytes;
 #pragma unroll
           for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n32k16_f32_f16_f16(
                 acc[0],
                 k_major_descriptor(
                     halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle),
-                k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle), (r | s | product) != 0);
+                k_major_descriptor(tap_filters + product * (wgmma_k * 2), row_bytes, swizzle), (r | s | product) != 0);
           }
         }
         wgmma_commit_group();

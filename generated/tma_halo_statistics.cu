@@ -281,7 +281,7 @@ constexpr int stages = 3;  // halo tiles in flight, a ring
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   halo tiles  2 rings x 3 stages x 21504
-//   weights     9 boxes x 4096
+//   filters     9 boxes x 4096
 //   y           2 consumers x 8192
 //   barriers    13 x 8
 //
@@ -295,15 +295,15 @@ constexpr u32 row_bytes = 64;  // a halo tile's channels of a pixel, or of an ou
 constexpr u32 swizzle = 2;  // of 64 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 21504;
 constexpr u32 halo_box_bytes = 20800;  // of a halo tile, what TMA brings
-constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_tile_bytes;
+constexpr u32 filter_box_bytes = tile_channels * row_bytes;
+constexpr u32 filter_boxes = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
 constexpr u32 epi_tile_bytes = 8192;
-constexpr u32 weight_bytes = 36864;
-constexpr u32 epi_tiles = weights + weight_bytes;
+constexpr u32 filter_boxes_bytes = 36864;
+constexpr u32 epi_tiles = filter_boxes + filter_boxes_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
-constexpr u32 weights_barrier = empty_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 filters_barrier = empty_barriers + mbarrier_bytes * rings * stages;
 
 constexpr int image_rows = 33;  // of an image's partial sums
 constexpr int image_count = 8;
@@ -354,7 +354,7 @@ void convgen_tma_halo_statistics(
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
       mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // its ring's consumer
     }
-    mbarrier_init(base + weights_barrier, 1);  // the producer
+    mbarrier_init(base + filters_barrier, 1);  // the producer
     fence_mbarrier_init();
   }
   __syncthreads();
@@ -365,11 +365,11 @@ void convgen_tma_halo_statistics(
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x == consumers * warpgroup_threads) {
-      // ---- producer: the weights once, then halo tiles for each tile, rings in turn
-      mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
+      // ---- producer: the filters once, then halo tiles for each tile, rings in turn
+      mbarrier_arrive_expect_tx(base + filters_barrier, channel_blocks * R * S * filter_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
-        const u32 tap_weights = base + weights + i * weight_box_bytes;
-        tma_load_tile_3d(tap_weights, &b_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
+        const u32 tap_filters = base + filter_boxes + i * filter_box_bytes;
+        tma_load_tile_3d(tap_filters, &b_map, base + filters_barrier, i / (R * S) * tile_k, i % (R * S), k0);
       }
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -400,7 +400,7 @@ void convgen_tma_halo_statistics(
       const int k = k0 + warp * warp_rows + accumulator_row(lane) + i * 8;
       channel_b[i] = cvt_f32_f16(operand_b[k]);
     }
-    mbarrier_wait_parity(base + weights_barrier, 0);
+    mbarrier_wait_parity(base + filters_barrier, 0);
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int line0 = tile % line_tiles * tile_pixels;
       const int n = tile / line_tiles;
@@ -414,11 +414,11 @@ void convgen_tma_halo_statistics(
 #pragma unroll
         for (int s = 0; s < S; ++s) {
           const u32 shift = (r * width + s) * row_bytes;
-          const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
+          const u32 tap_filters = base + filter_boxes + (r * S + s) * filter_box_bytes;
 #pragma unroll
           for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n128k16_f32_f16_f16(
-                acc, k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle),
+                acc, k_major_descriptor(tap_filters + product * (wgmma_k * 2), row_bytes, swizzle),
                 k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle),
                 (r | s | product) != 0);
           }

@@ -284,11 +284,11 @@ constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int rings = 1;  // of stages: the consumers share each tile
 constexpr int stages = 3;  // halo tiles in flight, a ring
-constexpr int weight_stages = 4;  // taps of weights in flight, a ring
+constexpr int filter_stages = 4;  // taps of filters in flight, a ring: the option weight_stages
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   halo tiles  1 ring x 3 stages x 27648
-//   weights     1 ring x 4 stages x 16384
+//   filters     1 ring x 4 stages x 16384
 //   y           2 consumers x 8192
 //   z           2 consumers x 2 slots x 8192
 //   barriers    14 x 8
@@ -304,19 +304,19 @@ constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 27648;
 constexpr u32 halo_box_bytes = 24576;  // of a halo tile, what TMA brings; zeros follow
 constexpr u32 halo_read_bytes = 26880;  // and what taps read
-constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_tile_bytes;
+constexpr u32 filter_box_bytes = tile_channels * row_bytes;
+constexpr u32 filter_boxes = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
 constexpr u32 epi_tile_bytes = 8192;
-constexpr u32 weight_bytes = 65536;
-constexpr u32 epi_tiles = weights + weight_bytes;
+constexpr u32 filter_boxes_bytes = 65536;
+constexpr u32 epi_tiles = filter_boxes + filter_boxes_bytes;
 constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
-constexpr u32 weight_full_barriers = empty_barriers + mbarrier_bytes * rings * stages;
-constexpr u32 weight_empty_barriers = weight_full_barriers + mbarrier_bytes * rings * weight_stages;
+constexpr u32 filter_full_barriers = empty_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 filter_empty_barriers = filter_full_barriers + mbarrier_bytes * rings * filter_stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -362,9 +362,9 @@ void convgen_tma_halo_streamed(
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
       mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);  // each consumer
     }
-    for (int i = 0; i < rings * weight_stages; ++i) {
-      mbarrier_init(base + weight_full_barriers + mbarrier_bytes * i, 1);  // the filters' producer
-      mbarrier_init(base + weight_empty_barriers + mbarrier_bytes * i, consumers);  // each consumer
+    for (int i = 0; i < rings * filter_stages; ++i) {
+      mbarrier_init(base + filter_full_barriers + mbarrier_bytes * i, 1);  // the filters' producer
+      mbarrier_init(base + filter_empty_barriers + mbarrier_bytes * i, consumers);  // each consumer
     }
     fence_mbarrier_init();
   }
@@ -397,17 +397,17 @@ void convgen_tma_halo_streamed(
       }
     }
     if (threadIdx.x == consumers * warpgroup_threads + warp_threads) {
-      // ---- producer of weights: tap by tap, for each tile again
+      // ---- producer of filters: tap by tap, for each tile again
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         for (int i = 0; i < channel_blocks * R * S; ++i) {
           const int use = turn / rings * (channel_blocks * R * S) + i;
-          const int stage = turn % rings * weight_stages + use % weight_stages;
-          const u32 full = base + weight_full_barriers + mbarrier_bytes * stage;
-          mbarrier_wait_parity(base + weight_empty_barriers + mbarrier_bytes * stage, parity_of_use<weight_stages>(use) ^ 1);
-          mbarrier_arrive_expect_tx(full, weight_box_bytes);
-          const u32 tap_weights = base + weights + stage * weight_box_bytes;
-          tma_load_tile_3d(tap_weights, &b_map, full, i / (R * S) * tile_k, i % (R * S), k0);
+          const int stage = turn % rings * filter_stages + use % filter_stages;
+          const u32 full = base + filter_full_barriers + mbarrier_bytes * stage;
+          mbarrier_wait_parity(base + filter_empty_barriers + mbarrier_bytes * stage, parity_of_use<filter_stages>(use) ^ 1);
+          mbarrier_arrive_expect_tx(full, filter_box_bytes);
+          const u32 tap_filters = base + filter_boxes + stage * filter_box_bytes;
+          tma_load_tile_3d(tap_filters, &b_map, full, i / (R * S) * tile_k, i % (R * S), k0);
         }
       }
     }
@@ -421,7 +421,7 @@ void convgen_tma_halo_streamed(
     const int ring = 0;
     const int own_k0 = k0 + consumer * channels;
     int use = 0;  // of the ring's stages
-    int weight_use = 0;  // of its stages of weights
+    int filter_use = 0;  // of its stages of filters
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int n0 = tile * images;
       // the operands of the next epilogue tile, asked for while the tensor cores work
@@ -451,35 +451,35 @@ void convgen_tma_halo_streamed(
         const int stage = ring * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes;
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
-        int previous = 0;  // the stage of the weights of the tap before
+        int previous = 0;  // the stage of the filters of the tap before
 #pragma unroll
         for (int r = 0; r < R; ++r) {
 #pragma unroll
           for (int s = 0; s < S; ++s) {
             const u32 shift = (r * width + s) * row_bytes;
-            const int weight_stage = ring * weight_stages + weight_use % weight_stages;
-            const u32 tap_weights = base + weights + weight_stage * weight_box_bytes + consumer * channels * row_bytes;
-            mbarrier_wait_parity(base + weight_full_barriers + mbarrier_bytes * weight_stage,
-                                 parity_of_use<weight_stages>(weight_use));
+            const int filter_stage = ring * filter_stages + filter_use % filter_stages;
+            const u32 tap_filters = base + filter_boxes + filter_stage * filter_box_bytes + consumer * channels * row_bytes;
+            mbarrier_wait_parity(base + filter_full_barriers + mbarrier_bytes * filter_stage,
+                                 parity_of_use<filter_stages>(filter_use));
             wgmma_fence();
 #pragma unroll
             for (int product = 0; product < tile_k / wgmma_k; ++product) {
               wgmma_m64n192k16_f32_f16_f16(
-                  acc, k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle),
+                  acc, k_major_descriptor(tap_filters + product * (wgmma_k * 2), row_bytes, swizzle),
                   k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle),
                   (block | r | s | product) != 0);
             }
             wgmma_commit_group();
             if (r + s > 0) {
-              wgmma_wait_group<1>();  // the tap before is done with its weights
-              if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + mbarrier_bytes * previous);
+              wgmma_wait_group<1>();  // the tap before is done with its filters
+              if (thread == 0) mbarrier_arrive(base + filter_empty_barriers + mbarrier_bytes * previous);
             }
-            previous = weight_stage;
-            ++weight_use;
+            previous = filter_stage;
+            ++filter_use;
           }
         }
         wgmma_wait_group<0>();
-        if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + mbarrier_bytes * previous);
+        if (thread == 0) mbarrier_arrive(base + filter_empty_barriers + mbarrier_bytes * previous);
         if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
       }
 

@@ -286,7 +286,7 @@ constexpr int stages = 2;  // halo tiles in flight, a ring
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   halo tiles  1 ring x 2 stages x 22528
-//   weights     4 boxes x 24576
+//   filters     4 boxes x 24576
 //   y           3 consumers x 6144
 //   saved       3 consumers x 2 slots x 6144
 //   barriers    5 x 8
@@ -301,12 +301,12 @@ constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an o
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 22528;
 constexpr u32 halo_box_bytes = 22272;  // of a halo tile, what TMA brings
-constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_tile_bytes;
+constexpr u32 filter_box_bytes = tile_channels * row_bytes;
+constexpr u32 filter_boxes = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 48;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
 constexpr u32 epi_tile_bytes = 6144;
-constexpr u32 weight_bytes = 98304;
-constexpr u32 epi_tiles = weights + weight_bytes;
+constexpr u32 filter_boxes_bytes = 98304;
+constexpr u32 epi_tiles = filter_boxes + filter_boxes_bytes;
 constexpr int slots = 2;  // of each consumer, for epilogue tiles of saved that arrive while the tensor cores work
 constexpr u32 slot_bytes = 6144;
 constexpr u32 operand_slots = epi_tiles + consumers * epi_tile_bytes;
@@ -392,7 +392,7 @@ void convgen_tma_halo_strided_dgrad(
     fence_mbarrier_init();
   }
   // filters have zeros for the channels of other groups and where a phase has no tap
-  zero_shared(base + weights, base + epi_tiles);
+  zero_shared(base + filter_boxes, base + epi_tiles);
   fence_proxy_async_shared();
   __syncthreads();
   // launched behind another kernel, this one may start before that one ends: wait for what it writes
@@ -460,12 +460,12 @@ void convgen_tma_halo_strided_dgrad(
           const int channel = ((k / Kg) % group_pack) * Cg + c;
           {
             const int row = (((r + 1) % 2) * 2 + (s + 1) % 2) * own_channels + k - k0;
-            const u32 place = ((-(r + 1) / 2 + 1) * S + -(s + 1) / 2 + 1) * weight_box_bytes + row * row_bytes + channel * 2;
+            const u32 place = ((-(r + 1) / 2 + 1) * S + -(s + 1) / 2 + 1) * filter_box_bytes + row * row_bytes + channel * 2;
             const u32 words[4] = {held[part].x, held[part].y, held[part].z, held[part].w};
 #pragma unroll
             for (int e = 0; e < 8; ++e) {  // a row each
               const u32 own = place + e * row_bytes;
-              st_shared_u16(base + weights + (own ^ (own >> 3 & 112)), u16(words[e / 2] >> e % 2 * 16));
+              st_shared_u16(base + filter_boxes + (own ^ (own >> 3 & 112)), u16(words[e / 2] >> e % 2 * 16));
             }
           }
         }
@@ -510,11 +510,11 @@ void convgen_tma_halo_strided_dgrad(
 #pragma unroll
         for (int s = 0; s < S; ++s) {
           const u32 shift = (r * width + s) * row_bytes;
-          const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes + consumer * channels * row_bytes;
+          const u32 tap_filters = base + filter_boxes + (r * S + s) * filter_box_bytes + consumer * channels * row_bytes;
 #pragma unroll
           for (int product = 0; product < last_products; ++product) {
             wgmma_m64n96k16_f32_f16_f16(
-                acc, k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle),
+                acc, k_major_descriptor(tap_filters + product * (wgmma_k * 2), row_bytes, swizzle),
                 k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle),
                 (r | s | product) != 0);
           }

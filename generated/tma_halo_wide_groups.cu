@@ -268,11 +268,11 @@ constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
 constexpr int stages = 1;  // halo tiles in flight, a ring
-constexpr int weight_stages = 6;  // taps of weights in flight, a ring
+constexpr int filter_stages = 6;  // taps of filters in flight, a ring: the option weight_stages
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   halo tiles  2 rings x 1 stage x 40960
-//   weights     2 rings x 6 stages x 8192
+//   filters     2 rings x 6 stages x 8192
 //   y           2 consumers x 2048
 //   barriers    28 x 8
 //
@@ -286,16 +286,16 @@ constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an o
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 40960;
 constexpr u32 halo_box_bytes = 40832;  // of a halo tile, what TMA brings
-constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_tile_bytes;
+constexpr u32 filter_box_bytes = tile_channels * row_bytes;
+constexpr u32 filter_boxes = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 16;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
 constexpr u32 epi_tile_bytes = 2048;
-constexpr u32 weight_bytes = 98304;
-constexpr u32 epi_tiles = weights + weight_bytes;
+constexpr u32 filter_boxes_bytes = 98304;
+constexpr u32 epi_tiles = filter_boxes + filter_boxes_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
-constexpr u32 weight_full_barriers = empty_barriers + mbarrier_bytes * rings * stages;
-constexpr u32 weight_empty_barriers = weight_full_barriers + mbarrier_bytes * rings * weight_stages;
+constexpr u32 filter_full_barriers = empty_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 filter_empty_barriers = filter_full_barriers + mbarrier_bytes * rings * filter_stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -365,9 +365,9 @@ void convgen_tma_halo_wide_groups(
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
       mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // its ring's consumer
     }
-    for (int i = 0; i < rings * weight_stages; ++i) {
-      mbarrier_init(base + weight_full_barriers + mbarrier_bytes * i, 1);  // the filters' producer
-      mbarrier_init(base + weight_empty_barriers + mbarrier_bytes * i, 1);  // its ring's consumer
+    for (int i = 0; i < rings * filter_stages; ++i) {
+      mbarrier_init(base + filter_full_barriers + mbarrier_bytes * i, 1);  // the filters' producer
+      mbarrier_init(base + filter_empty_barriers + mbarrier_bytes * i, 1);  // its ring's consumer
     }
     fence_mbarrier_init();
   }
@@ -395,17 +395,17 @@ void convgen_tma_halo_wide_groups(
       }
     }
     if (threadIdx.x == consumers * warpgroup_threads + warp_threads) {
-      // ---- producer of weights: tap by tap, for each tile again
+      // ---- producer of filters: tap by tap, for each tile again
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         for (int i = 0; i < channel_blocks * R * S; ++i) {
           const int use = turn / rings * (channel_blocks * R * S) + i;
-          const int stage = turn % rings * weight_stages + use % weight_stages;
-          const u32 full = base + weight_full_barriers + mbarrier_bytes * stage;
-          mbarrier_wait_parity(base + weight_empty_barriers + mbarrier_bytes * stage, parity_of_use<weight_stages>(use) ^ 1);
-          mbarrier_arrive_expect_tx(full, weight_box_bytes);
-          const u32 tap_weights = base + weights + stage * weight_box_bytes;
-          tma_load_tile_3d(tap_weights, &b_map, full, i / (R * S) * tile_k, i % (R * S), k0);
+          const int stage = turn % rings * filter_stages + use % filter_stages;
+          const u32 full = base + filter_full_barriers + mbarrier_bytes * stage;
+          mbarrier_wait_parity(base + filter_empty_barriers + mbarrier_bytes * stage, parity_of_use<filter_stages>(use) ^ 1);
+          mbarrier_arrive_expect_tx(full, filter_box_bytes);
+          const u32 tap_filters = base + filter_boxes + stage * filter_box_bytes;
+          tma_load_tile_3d(tap_filters, &b_map, full, i / (R * S) * tile_k, i % (R * S), k0);
         }
       }
     }
@@ -418,7 +418,7 @@ void convgen_tma_halo_wide_groups(
     const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
     int use = 0;  // of the ring's stages
-    int weight_use = 0;  // of its stages of weights
+    int filter_use = 0;  // of its stages of filters
     // this thread's channels of b
     float channel_b[2];
 #pragma unroll
@@ -433,35 +433,35 @@ void convgen_tma_halo_wide_groups(
       const int stage = ring * stages + use % stages;
       const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
       mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
-      int previous = 0;  // the stage of the weights of the tap before
+      int previous = 0;  // the stage of the filters of the tap before
 #pragma unroll
       for (int r = 0; r < R; ++r) {
 #pragma unroll
         for (int s = 0; s < S; ++s) {
           const u32 shift = (r * width + s) * row_bytes;
-          const int weight_stage = ring * weight_stages + weight_use % weight_stages;
-          const u32 tap_weights = base + weights + weight_stage * weight_box_bytes;
-          mbarrier_wait_parity(base + weight_full_barriers + mbarrier_bytes * weight_stage,
-                               parity_of_use<weight_stages>(weight_use));
+          const int filter_stage = ring * filter_stages + filter_use % filter_stages;
+          const u32 tap_filters = base + filter_boxes + filter_stage * filter_box_bytes;
+          mbarrier_wait_parity(base + filter_full_barriers + mbarrier_bytes * filter_stage,
+                               parity_of_use<filter_stages>(filter_use));
           wgmma_fence();
 #pragma unroll
           for (int product = 0; product < tile_k / wgmma_k; ++product) {
             wgmma_m64n208k16_f32_f16_f16(
-                acc, k_major_descriptor(tap_weights + product * (wgmma_k * 2), row_bytes, swizzle),
+                acc, k_major_descriptor(tap_filters + product * (wgmma_k * 2), row_bytes, swizzle),
                 k_major_descriptor(halo_tile + shift + product * (wgmma_k * 2), row_bytes, swizzle),
                 (r | s | product) != 0);
           }
           wgmma_commit_group();
           if (r + s > 0) {
-            wgmma_wait_group<1>();  // the tap before is done with its weights
-            if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + mbarrier_bytes * previous);
+            wgmma_wait_group<1>();  // the tap before is done with its filters
+            if (thread == 0) mbarrier_arrive(base + filter_empty_barriers + mbarrier_bytes * previous);
           }
-          previous = weight_stage;
-          ++weight_use;
+          previous = filter_stage;
+          ++filter_use;
         }
       }
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + mbarrier_bytes * previous);
+      if (thread == 0) mbarrier_arrive(base + filter_empty_barriers + mbarrier_bytes * previous);
       if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
       ++use;
 

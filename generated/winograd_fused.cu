@@ -312,7 +312,7 @@ constexpr int stages = 2;  // halo tiles in flight, a ring
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   halo tiles  2 rings x 2 stages x 28672
-//   weights     3 boxes x 32768
+//   filters     3 boxes x 32768
 //   y           2 consumers x 8192
 //   barriers    9 x 8
 //
@@ -326,15 +326,15 @@ constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an o
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 28672;
 constexpr u32 halo_box_bytes = 27648;  // of a halo tile, what TMA brings
-constexpr u32 weight_box_bytes = points * tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_tile_bytes;
+constexpr u32 filter_box_bytes = points * tile_channels * row_bytes;
+constexpr u32 filter_boxes = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
 constexpr u32 epi_tile_bytes = 8192;
-constexpr u32 weight_bytes = 98304;
-constexpr u32 epi_tiles = weights + weight_bytes;
+constexpr u32 filter_boxes_bytes = 98304;
+constexpr u32 epi_tiles = filter_boxes + filter_boxes_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
-constexpr u32 weights_barrier = empty_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 filters_barrier = empty_barriers + mbarrier_bytes * rings * stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -401,7 +401,7 @@ void convgen_winograd_fused(
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
       mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 4);  // the 4 warps of its ring's consumer
     }
-    mbarrier_init(base + weights_barrier, 1);  // the producer
+    mbarrier_init(base + filters_barrier, 1);  // the producer
     fence_mbarrier_init();
   }
   __syncthreads();
@@ -412,11 +412,11 @@ void convgen_winograd_fused(
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x == consumers * warpgroup_threads) {
-      // ---- producer: the weights once, then halo tiles for each tile, rings in turn
-      mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * weight_box_bytes);
+      // ---- producer: the filters once, then halo tiles for each tile, rings in turn
+      mbarrier_arrive_expect_tx(base + filters_barrier, channel_blocks * R * filter_box_bytes);
       for (int i = 0; i < channel_blocks * R; ++i) {
-        const u32 tap_weights = base + weights + i * weight_box_bytes;
-        tma_load_tile_3d(tap_weights, &b_map, base + weights_barrier, i / R * tile_k, k0, i % R * points);
+        const u32 tap_filters = base + filter_boxes + i * filter_box_bytes;
+        tma_load_tile_3d(tap_filters, &b_map, base + filters_barrier, i / R * tile_k, k0, i % R * points);
       }
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -444,7 +444,7 @@ void convgen_winograd_fused(
     const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
     int use = 0;  // of the ring's stages
-    mbarrier_wait_parity(base + weights_barrier, 0);
+    mbarrier_wait_parity(base + filters_barrier, 0);
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int quad0 = tile % line_tiles * tile_quads;
       const int q0 = tile / line_tiles % strips * (4 * quads);
@@ -461,7 +461,7 @@ void convgen_winograd_fused(
         u32 v[2][points][4];  // the MMAs read one while the next is made
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-          const u32 row_weights = base + weights + r * weight_box_bytes;
+          const u32 row_filters = base + filter_boxes + r * filter_box_bytes;
           // of pixels 0 and 1 of a quad, 2 and 3, 4 and 5, which are 0 and 1 of the next one
           const u32 pixel = halo_tile + r * width * row_bytes;
           u32 places[3] = {pixel, pixel + 2 * phase_bytes, pixel + row_bytes};
@@ -494,7 +494,7 @@ void convgen_winograd_fused(
 #pragma unroll
             for (int i = 0; i < points; ++i) {
               wgmma_m64n64k16_f32_f16_f16_rs(m[i], v[buffer][i],
-                  k_major_descriptor(row_weights + i * (tile_channels * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle), (r | product) != 0);
+                  k_major_descriptor(row_filters + i * (tile_channels * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle), (r | product) != 0);
             }
             wgmma_commit_group();
             wgmma_wait_group<1>();  // the MMAs before are done with their points

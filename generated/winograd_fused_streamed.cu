@@ -331,13 +331,13 @@ constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int rings = 1;  // of stages: the consumers share each tile
 constexpr int stages = 2;  // halo tiles in flight, a ring
-constexpr int weight_stages = 3;  // filter rows in flight, a ring
-constexpr int cluster = 2;  // blocks of neighboring tiles of the same channels: each loads a slice of the weights for all
+constexpr int filter_stages = 3;  // filter rows in flight, a ring: the option weight_stages
+constexpr int cluster = 2;  // blocks of neighboring tiles of the same channels: each loads a slice of the filters for all
 constexpr u16 whole_cluster = (1 << cluster) - 1;
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   halo tiles  1 ring x 2 stages x 49152
-//   weights     1 ring x 3 stages x 32768
+//   filters     1 ring x 3 stages x 32768
 //   y           2 consumers x 8192
 //   barriers    10 x 8
 //
@@ -351,16 +351,16 @@ constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an o
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 49152;
 constexpr u32 halo_box_bytes = 46080;  // of a halo tile, what TMA brings
-constexpr u32 weight_box_bytes = points * tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_tile_bytes;
+constexpr u32 filter_box_bytes = points * tile_channels * row_bytes;
+constexpr u32 filter_boxes = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
 constexpr u32 epi_tile_bytes = 8192;
-constexpr u32 weight_bytes = 98304;
-constexpr u32 epi_tiles = weights + weight_bytes;
+constexpr u32 filter_boxes_bytes = 98304;
+constexpr u32 epi_tiles = filter_boxes + filter_boxes_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
-constexpr u32 weight_full_barriers = empty_barriers + mbarrier_bytes * rings * stages;
-constexpr u32 weight_empty_barriers = weight_full_barriers + mbarrier_bytes * rings * weight_stages;
+constexpr u32 filter_full_barriers = empty_barriers + mbarrier_bytes * rings * stages;
+constexpr u32 filter_empty_barriers = filter_full_barriers + mbarrier_bytes * rings * filter_stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
@@ -428,9 +428,9 @@ void convgen_winograd_fused_streamed(
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
       mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers * 4);  // the 4 warps of each consumer
     }
-    for (int i = 0; i < rings * weight_stages; ++i) {
-      mbarrier_init(base + weight_full_barriers + mbarrier_bytes * i, 1);  // the filters' producer
-      mbarrier_init(base + weight_empty_barriers + mbarrier_bytes * i, consumers * cluster);  // each consumer in each block
+    for (int i = 0; i < rings * filter_stages; ++i) {
+      mbarrier_init(base + filter_full_barriers + mbarrier_bytes * i, 1);  // the filters' producer
+      mbarrier_init(base + filter_empty_barriers + mbarrier_bytes * i, consumers * cluster);  // each consumer in each block
     }
     fence_mbarrier_init();
   }
@@ -464,24 +464,24 @@ void convgen_winograd_fused_streamed(
       }
     }
     if (threadIdx.x == consumers * warpgroup_threads + warp_threads) {
-      // ---- producer of weights: a filter row at a time, for each tile again
+      // ---- producer of filters: a filter row at a time, for each tile again
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         for (int i = 0; i < channel_blocks * R; ++i) {
           const int use = turn / rings * (channel_blocks * R) + i;
-          const int stage = turn % rings * weight_stages + use % weight_stages;
-          const u32 full = base + weight_full_barriers + mbarrier_bytes * stage;
-          mbarrier_wait_parity(base + weight_empty_barriers + mbarrier_bytes * stage, parity_of_use<weight_stages>(use) ^ 1);
-          mbarrier_arrive_expect_tx(full, weight_box_bytes);
-          const u32 tap_weights = base + weights + stage * weight_box_bytes;
-          tma_load_tile_3d_multicast(tap_weights + rank * (weight_box_bytes / cluster), &b_map, full, i / R * tile_k, k0, i % R * points + rank * (points / cluster), whole_cluster);
+          const int stage = turn % rings * filter_stages + use % filter_stages;
+          const u32 full = base + filter_full_barriers + mbarrier_bytes * stage;
+          mbarrier_wait_parity(base + filter_empty_barriers + mbarrier_bytes * stage, parity_of_use<filter_stages>(use) ^ 1);
+          mbarrier_arrive_expect_tx(full, filter_box_bytes);
+          const u32 tap_filters = base + filter_boxes + stage * filter_box_bytes;
+          tma_load_tile_3d_multicast(tap_filters + rank * (filter_box_bytes / cluster), &b_map, full, i / R * tile_k, k0, i % R * points + rank * (points / cluster), whole_cluster);
         }
       }
       // a block stays until the others of its cluster have given back its stages for the last time
-      for (int i = 0; i < weight_stages; ++i) {
+      for (int i = 0; i < filter_stages; ++i) {
         const int use = (turn + rings - 1) / rings * (channel_blocks * R) + i;
-        mbarrier_wait_parity(base + weight_empty_barriers + mbarrier_bytes * (use % weight_stages),
-                             parity_of_use<weight_stages>(use) ^ 1);
+        mbarrier_wait_parity(base + filter_empty_barriers + mbarrier_bytes * (use % filter_stages),
+                             parity_of_use<filter_stages>(use) ^ 1);
       }
     }
   } else {
@@ -493,7 +493,7 @@ void convgen_winograd_fused_streamed(
     const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = 0;
     int use = 0;  // of the ring's stages
-    int weight_use = 0;  // of its stages of weights
+    int filter_use = 0;  // of its stages of filters
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int tile_quad0 = tile % line_tiles * tile_quads;
       const int quad0 = tile_quad0 + consumer * 32;
@@ -508,14 +508,14 @@ void convgen_winograd_fused_streamed(
         const int stage = ring * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes + lane_pixel;
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
-        int previous = 0;  // the stage of the weights of the filter row before
+        int previous = 0;  // the stage of the filters of the filter row before
         u32 v[2][points][4];  // the MMAs read one while the next is made
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-          const int weight_stage = ring * weight_stages + weight_use % weight_stages;
-          const u32 row_weights = base + weights + weight_stage * weight_box_bytes;
-          mbarrier_wait_parity(base + weight_full_barriers + mbarrier_bytes * weight_stage,
-                               parity_of_use<weight_stages>(weight_use));
+          const int filter_stage = ring * filter_stages + filter_use % filter_stages;
+          const u32 row_filters = base + filter_boxes + filter_stage * filter_box_bytes;
+          mbarrier_wait_parity(base + filter_full_barriers + mbarrier_bytes * filter_stage,
+                               parity_of_use<filter_stages>(filter_use));
           // of pixels 0 and 1 of a quad, 2 and 3, 4 and 5, which are 0 and 1 of the next one
           const u32 pixel = halo_tile + r * width * row_bytes;
           u32 places[3] = {pixel, pixel + 2 * phase_bytes, pixel + row_bytes};
@@ -548,17 +548,17 @@ void convgen_winograd_fused_streamed(
 #pragma unroll
             for (int i = 0; i < points; ++i) {
               wgmma_m64n64k16_f32_bf16_bf16_rs(m[i], v[buffer][i],
-                  k_major_descriptor(row_weights + i * (tile_channels * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle), (block | r | product) != 0);
+                  k_major_descriptor(row_filters + i * (tile_channels * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle), (block | r | product) != 0);
             }
             wgmma_commit_group();
             wgmma_wait_group<1>();  // the MMAs before are done with their points, and with their filter row
-            if (r > 0 && product == 0 && thread < cluster) mbarrier_arrive_cluster(base + weight_empty_barriers + mbarrier_bytes * previous, thread);
+            if (r > 0 && product == 0 && thread < cluster) mbarrier_arrive_cluster(base + filter_empty_barriers + mbarrier_bytes * previous, thread);
           }
-          previous = weight_stage;
-          ++weight_use;
+          previous = filter_stage;
+          ++filter_use;
         }
         wgmma_wait_group<0>();
-        if (thread < cluster) mbarrier_arrive_cluster(base + weight_empty_barriers + mbarrier_bytes * previous, thread);
+        if (thread < cluster) mbarrier_arrive_cluster(base + filter_empty_barriers + mbarrier_bytes * previous, thread);
         __syncwarp();
         if (lane == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
       }

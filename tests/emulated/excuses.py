@@ -87,7 +87,7 @@ HARMLESS = (
     Excuse(
         "removed: fence_proxy_async_shared removed|moved: fence_proxy_async_shared moved before zero_shared",
         "each thread has another one behind its filters, before anything asynchronous reads",
-        above=r"zero_shared\(base \+ weights",
+        above=r"zero_shared\(base \+ filter_boxes",
     ),
     Excuse(
         "moved: fence_proxy_async_shared moved before for",
@@ -177,7 +177,7 @@ HARMLESS = (
     Excuse(
         r"(removed: wgmma_fence removed|moved: wgmma_fence moved behind (for|wgmma_m64\w+))",
         "the accumulators are in use by the MMAs of the step before, and need no fence",
-        above=r"else \{|tap_weights = ",
+        above=r"else \{|tap_filters = ",
     ),
     Excuse(
         "stage: (first|next) place",
@@ -309,7 +309,7 @@ HARMLESS = (
         "moved: mbarrier_wait_parity moved behind for",
         "the loop makes addresses, of pixels: the filter row is read behind it",
         was="weight_full_barriers",
-        above="row_weights = ",
+        above="row_filters = ",
     ),
     Excuse(
         "moved: wgmma_wait_group moved behind __syncwarp",

@@ -168,7 +168,7 @@ def _shared_memory(layout: Layout) -> Obstacles:
         found.no(
             f"halo tiles, filters and epilogue tiles take {layout.shared_bytes} bytes of shared memory; "
             f"{layout.target} has {limit}",
-            "fewer pixels, stages or consumers, streamed weights",
+            "fewer pixels, stages or consumers, streamed filters",
             "tile.m",
         )
     return found

@@ -204,7 +204,7 @@ class RingLayout(base.Layout[C]):
             held = f"{rings} x {base.counted(c.weight_stages, 'stage')}"
         rows = [
             ("halo tiles", f"{rings} x {base.counted(c.stages, 'stage')} x {self.halo.bytes}"),
-            ("weights", f"{held} x {self.weight_box}"),
+            ("filters", f"{held} x {self.weight_box}"),
             ("y", f"{consumers} x {self.epi_tile_bytes}"),
         ]
         if self.arriving:

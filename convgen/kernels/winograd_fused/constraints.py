@@ -22,7 +22,7 @@ def illegal(layout: Layout) -> Obstacles:
         found.no(
             f"halo tiles, filters and epilogue tiles take {layout.shared_bytes} bytes of shared memory; "
             f"{target} has {target.shared_bytes_per_block}",
-            "fewer stages, streamed weights",
+            "fewer stages, streamed filters",
             "stages",
         )
     return found
