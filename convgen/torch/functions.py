@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -90,7 +92,7 @@ def _conv(
         extents = output_extents(input.shape[2:], weight.shape[2:], strides, pads, dilations)
         _check_residual(residual, (input.shape[0], weight.shape[0], *extents))
     tensors = [t for t in (input, weight, bias, residual) if t is not None]
-    if input.is_complex() or _transformed(tensors):  # torch.nn.functional's may be several of aten's
+    if input.is_complex() or _transformed(tensors, padding_mode):  # torch.nn.functional's may be several of aten's
         made = aten.composite(input, weight, bias, *geometry)
         return _finished(made, residual, steps)
     recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
@@ -136,9 +138,24 @@ def _check_residual(residual: Tensor, result: Sequence[int]) -> None:
         raise WrongShape(f"residual has shape {tuple(residual.shape)}: it does not broadcast to {tuple(result)}")
 
 
-def _transformed(tensors: Sequence[Tensor]) -> bool:
-    """Whether torch.func transforms what is called here, jit.trace records it, or tensors have tangents: what
-    operators of torch's own are for."""
+_PLAIN = threading.local()
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Has this thread's convolutions be torch's own operators, which `optimize` fuses with what lies behind them."""
+    before, _PLAIN.wanted = getattr(_PLAIN, "wanted", False), True
+    try:
+        yield
+    finally:
+        _PLAIN.wanted = before
+
+
+def _transformed(tensors: Sequence[Tensor], padding_mode: str) -> bool:
+    """Whether torch.func transforms what is called here, jit.trace records it, tensors have tangents, or `plainly` asks
+    for it: what operators of torch's own are for."""
+    if getattr(_PLAIN, "wanted", False) and padding_mode == "zeros":  # others would be copies
+        return True
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.jit.is_tracing():
         return True
     return any(torch.autograd.forward_ad.unpack_dual(t).tangent is not None for t in tensors)

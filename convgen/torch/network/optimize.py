@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.fx import _symbolic_trace as fx_trace
 
 from convgen.diagnostics import ConvgenError
 from convgen.runtime.errors import WrongArguments
 from convgen.spec import known_tuning
+from convgen.torch.functions import plainly
 from convgen.torch.memory import is_out_of_memory
 from convgen.torch.network.arguments import Given, WatchedContainers
 from convgen.torch.network.attributes import MakesLayers, Watched, forget_hooks, hooked, remembers
@@ -29,11 +31,11 @@ from convgen.torch.network.parts import WithParts, parts_of
 from convgen.torch.network.prepare import Prepared, context, make_room, resolved, without_data
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, listed, told, warn
 from convgen.torch.network.sizes import MOST_KINDS
+from convgen.torch.network.stand_in import StandIn
 from convgen.torch.network.trace import quiet_export, tracing
 from convgen.torch.network.weights import Structure, Weights
 
 Tensor = Any
-Module: Any = torch.nn.Module
 pytree = torch.utils._pytree
 _training = operator.attrgetter("training")
 #: How often a call prepares a model that others change at the same time.
@@ -96,13 +98,13 @@ def optimize(
     return made
 
 
-class Optimized(Module):
+class Optimized(StandIn):
     """A model made ready for inference.  `report` tells of the inputs that were prepared last."""
 
+    options: Options
+
     def __init__(self, model: Any, options: Options) -> None:
-        super().__init__()
-        self.model = model
-        self.options = options
+        super().__init__(model, options=options)
         self._report = Report()
         self._modes = with_modes(model)
         self._forget()
@@ -154,15 +156,9 @@ class Optimized(Module):
         self._modes = with_modes(self.model)
         check_model(self.model)
 
-    def __getattr__(self, name: str) -> Any:
-        """Also what the model has, such as `config`: programs ask for it."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            # what Python itself asks for, such as __deepcopy__, is asked of this very object
-            if name.startswith("__") or "model" not in self.__dict__.get("_modules", ()):
-                raise
-        return getattr(self.model, name)
+    def _changed(self) -> None:
+        with tracing():
+            self._forget()
 
     @torch.compiler.disable(reason=_WHY_NOT_COMPILED)
     def prepare(self, *args: Any, **kwargs: Any) -> None:
@@ -189,18 +185,6 @@ class Optimized(Module):
         """Raises WrongArguments: torch.nn.DataParallel makes replicas at every call, of which each would prepare."""
         hint = "hint: optimize a copy of the model on each GPU, each in a thread or a process of its own"
         raise WrongArguments(f"torch.nn.DataParallel does not serve an optimized model\n{hint}")
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's, with the model's own names: either loads what the other saved."""
-        return self.model.state_dict(*args, **kwargs)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        own = self.model.state_dict().keys()
-        for name in [name for name in state_dict if name.startswith(prefix)]:
-            inner = name.removeprefix(prefix)
-            if inner in own or inner.removeprefix("model.") not in own:  # else named as `named_parameters` does
-                state_dict[f"{prefix}model.{inner}"] = state_dict.pop(name)
-        super()._load_from_state_dict(state_dict, prefix, *more)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was prepared: copies prepare themselves."""
@@ -302,7 +286,13 @@ class Optimized(Module):
             self._structure = Structure(self.model)
         values = self._structure.values()
         model, copies = self._to_trace()
-        with torch.no_grad(), quiet_export(), WatchedContainers(model) as containers, Watched(model) as watched:
+        with (
+            torch.no_grad(),
+            quiet_export(),
+            plainly(),
+            WatchedContainers(model) as containers,
+            Watched(model) as watched,
+        ):
             program = torch.export.export(model, args, kwargs, strict=False)
         if containers.written:
             raise RuntimeError("containers among the arguments that calls write to")
@@ -359,7 +349,8 @@ class _Part(Optimized):
 
 def _traced() -> bool:
     """Whether a model is traced of which this one is a part."""
-    return bool(torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing())
+    by_fx = getattr(fx_trace, "_is_fx_tracing_flag", False)  # the function that returns it warns
+    return bool(torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing() or by_fx)
 
 
 def _transformed() -> bool:

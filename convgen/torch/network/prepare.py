@@ -80,7 +80,12 @@ def without_data(tensors: Iterable[Tensor]) -> bool:
 
 def resolved(tensor: Tensor) -> Tensor:
     """A tensor without torch's marks of conjugates and negatives: a trace is for tensors of the same marks, and
-    Inductor overlooks that of a negative."""
+    Inductor overlooks that of a negative.  Of a subclass that only names what it holds, torch's own, of which graphs
+    are."""
+    kind = type(tensor)
+    own = kind in (torch.Tensor, torch.nn.Parameter)
+    if not own and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+        tensor = tensor.as_subclass(torch.Tensor)
     return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
 
 

@@ -32,8 +32,8 @@ _AXES: dict[Any, tuple[int, ...]] = {
 }  # fmt: skip
 
 
-#: Where torch writes what its shape functions raise.
-_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+#: Where torch writes what its shape functions raise, and that code branches on data.
+_LOGS = tuple(map(logging.getLogger, ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")))
 
 
 def _nothing(_: logging.LogRecord) -> bool:
@@ -42,14 +42,16 @@ def _nothing(_: logging.LogRecord) -> bool:
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    outermost = _nothing not in _LOG.filters
+    outermost = _nothing not in _LOGS[0].filters
     if outermost:
-        _LOG.addFilter(_nothing)
+        for log in _LOGS:
+            log.addFilter(_nothing)
     try:
         yield
     finally:
         if outermost:
-            _LOG.removeFilter(_nothing)
+            for log in _LOGS:
+                log.removeFilter(_nothing)
 
 
 @contextmanager
