@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import records
+from at_hand import need_gpu
 
 from convgen.runtime import cuda
 
@@ -77,6 +78,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=threading.TIMEOUT_MAX, help="end each run after so many")
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
+    need_gpu()
     runs = [tune(gpus, arguments) for gpus in sorted({cuda.driver().device_count, 1}, reverse=True)]
     for run in runs:
         print({name: value for name, value in run.items() if name != "finished_at"})

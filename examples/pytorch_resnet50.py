@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 
 import torch
-import torchvision
 
 import convgen.torch
 
@@ -19,6 +18,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=8)
     batch = parser.parse_args().batch
+    try:
+        import torchvision
+    except ModuleNotFoundError:
+        parser.error("torchvision is not installed: python -m pip install torchvision")
     device, dtype = ("cuda", torch.float16) if torch.cuda.is_available() else ("cpu", torch.float32)
     model = torchvision.models.resnet50(weights=None).eval().to(device, dtype, memory_format=torch.channels_last)
     x = torch.randn(batch, 3, 224, 224, device=device, dtype=dtype).to(memory_format=torch.channels_last)

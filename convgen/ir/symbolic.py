@@ -32,6 +32,11 @@ class _Function(sympy.Function):
     def fdiff(self, argindex: int = 1) -> Expr:
         return self.partials[argindex - 1](*self.args) if self.partials else Integer(0)
 
+    def _eval_evalf(self, prec: int) -> Expr | None:
+        """A number by the function of this name that sympy finds: not a complex one, where the language has NaN."""
+        found = super()._eval_evalf(prec)
+        return found if found is not None and found.is_real else None
+
 
 def _made(names: Iterable[str]) -> dict[str, type[_Function]]:
     return {name: type(name, (_Function,), {}) for name in names}

@@ -53,8 +53,11 @@ def mnist(folder: Path, kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _idx(path: Path) -> np.ndarray:
-    """The array of a file in MNIST's format: its rank in byte 3, extents of 4 bytes, then the elements."""
+    """The array of a file in MNIST's format: its rank in byte 3, extents of 4 bytes, then the elements.  Raises
+    OSError, EOFError, ValueError."""
     packed = path.with_name(f"{path.name}.gz")
     data = gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
+    if data[:3] != b"\0\0\x08":
+        raise ValueError(f"{path} is no file of MNIST's")
     shape = np.frombuffer(data, ">u4", data[3], 4)
     return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)

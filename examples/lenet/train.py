@@ -33,19 +33,29 @@ def accuracy(network: LeNet, x: Any, labels: Any, batch: int) -> float:
     return right / len(x)
 
 
+def positive(text: str) -> int:
+    """A whole number from 1 on.  Raises ValueError."""
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mnist", type=Path, metavar="FOLDER", help="MNIST's files (default: digits drawn here)")
     parser.add_argument("--strategy", help="of the convolutions (default: convgen chooses)")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch", type=positive, default=64)
+    parser.add_argument("--steps", type=positive, default=300)
     parser.add_argument("--rate", type=float, default=0.02)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write what was found as JSON")
     arguments = parser.parse_args()
     xp = array_module()
     random = np.random.default_rng(1)
     if arguments.mnist:
-        train, test = mnist(arguments.mnist, "train"), mnist(arguments.mnist, "t10k")
+        try:
+            train, test = mnist(arguments.mnist, "train"), mnist(arguments.mnist, "t10k")
+        except (OSError, EOFError, ValueError, IndexError) as error:
+            parser.error(f"--mnist: {error}")
     else:
         train, test = draw(8192, random), draw(1024, random)
     (x, labels), (x_test, labels_test) = (tuple(map(xp.asarray, pair)) for pair in (train, test))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -233,6 +234,13 @@ SMOOTH = (
 )
 def test_numbers_that_no_spec_can_say(body: str, told: str) -> None:
     assert told in refused(ONE.format(body=body), after="a")
+
+
+@pytest.mark.parametrize("body", ["acc * log(-1.5)", "leaky_relu(acc, sqrt(-1.5))", "min(log(-1.5), acc)"])
+def test_constants_that_are_nan_are_those_of_the_language(body: str) -> None:
+    """sympy would have made complex numbers of them."""
+    back = problems(ONE.format(body=f"y = {body}"), after="a")["a_dgrad"]
+    assert re.search(r"(log|sqrt)\(-1.5\)", str(back))
 
 
 def refused(text: str, **settings) -> str:

@@ -132,3 +132,13 @@ def test_channels_are_not_counted_one_by_one() -> None:
     wide = make("dgrad", 1, 10**9, 16, (8, 8), (3, 3), pad=1)
     strategy = strategies.load("tma_im2col")
     assert "window_sum" not in strategy.render(strategy.plan(wide, TARGET, {"kernel": "tma_im2col"}))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"), [("implicit_gemm", "output channels"), ("tma_im2col", "channels of the result")]
+)
+def test_channels_are_counted_by_whole_tiles(strategy: str, said: str) -> None:
+    """Whose number NVRTC could not compute in 32 bits."""
+    problem = make("fprop", 1, 8, 2**31 - 64, (1, 1), (1, 1))
+    found = strategies.load(strategy).obstacles(problem, TARGET, {})
+    assert any(f"{said} do not fit 32 bits" in obstacle.message for obstacle in found), [o.message for o in found]

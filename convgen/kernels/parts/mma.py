@@ -96,6 +96,8 @@ def mma_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
             no(f"{x.dtype} products are added in {row.accumulator}", f"accumulate {row.accumulator}")
     if problem.output_pixels >= MOST_PIXELS:
         no(f"{problem.output_pixels} output pixels do not fit 32 bits")
+    if problem.k >= MOST_PIXELS:
+        no(f"{problem.k} output channels do not fit 32 bits, counted by whole tiles")
     if (depth := problem.taps * problem.c_per_group) >= MOST_DEPTH:
         no(f"{depth} products of a sum do not fit 32 bits")
     return found

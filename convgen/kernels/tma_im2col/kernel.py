@@ -26,7 +26,7 @@ from convgen.kernels.tma_im2col.demands import demands
 from convgen.kernels.tma_im2col.gemm import gemm
 from convgen.kernels.tma_im2col.launches import launches, workspaces
 from convgen.kernels.tma_im2col.layout import PIXELS, Layout
-from convgen.kernels.tma_im2col.sizes import MOST_PIXELS, illegal_sizes, limits, size_obstacles
+from convgen.kernels.tma_im2col.sizes import MOST_COLUMNS, MOST_PIXELS, illegal_sizes, limits, size_obstacles
 from convgen.kernels.tma_im2col.source import source
 from convgen.kernels.tma_im2col.space import packs, parts, refine
 from convgen.targets import Target
@@ -72,6 +72,8 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         found += [*map_obstacles(forward), *prologue_obstacles(problem), *size_obstacles(problem, forward, packed)]
         if max(forward.pixels, forward.problem.output_pixels) > MOST_PIXELS:
             found.no("the pixels of the result do not fit 32 bits, counted by whole tiles")
+        if forward.problem.k > MOST_COLUMNS:
+            found.no("the channels of the result do not fit 32 bits, counted by whole tiles of a cluster")
         return found
 
     def parts(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Part[Layout]]:

@@ -12,14 +12,16 @@ from convgen.ir.plan import Limit
 from convgen.ir.problem import ConvProblem
 from convgen.ir.size import Size
 from convgen.kernels.base import IMAGES, Obstacle, Obstacles
+from convgen.kernels.parts.clusters import MAX_CLUSTER
 from convgen.kernels.parts.hopper import LIMITS
 from convgen.kernels.parts.lowering import INT_LIMIT, used_operands
 from convgen.kernels.tma_im2col.gemm import Gemm
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.kernels.tma_im2col.maps import a_map
 
-LARGEST_TILE = 256  # pixels
+LARGEST_TILE = 256  # pixels, or channels
 MOST_PIXELS = 2**31 - 1 - LARGEST_TILE
+MOST_COLUMNS = 2**31 - 1 - LARGEST_TILE * MAX_CLUSTER
 #: Bytes of a tensor map's stride (CUDA driver API, cuTensorMapEncodeTiled).
 MOST_STRIDE = 2**40 - 16
 UNFILLED = Obstacle("groups whose channels leave a product's unfilled need fixed sizes", "leave `dynamic` out")
