@@ -179,7 +179,8 @@ def runtime_library() -> Path:
     compiler = host_compiler()
     # nobody replaces its functions, and 24 bytes a thread find room beside those of the libraries loaded first
     fast = ("-O3", "-fno-semantic-interposition", "-ftls-model=initial-exec")
-    flags = [*_COMMON, *fast, "-fno-exceptions", "-fno-rtti"]
+    # frame pointers lead to the calls that a kernel's threads meet at (CONVGEN_SITE)
+    flags = [*_COMMON, *fast, "-fno-omit-frame-pointer", "-fno-exceptions", "-fno-rtti"]
     if platform.system() != "Darwin":
         flags.append("-Wl,-z,defs")  # a C compiler leaves out C++'s library: it is heard here
     key = "emulator-" + _digest(_runtime_sources(), compiler.version, platform.machine(), *flags)

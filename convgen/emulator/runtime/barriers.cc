@@ -29,7 +29,8 @@ static std::unique_ptr<Rendezvous> take(Warp* warp, const Rendezvous* r) {
 enum class Lanes { all, not_exited, masked };
 
 // Meets the other lanes at one instruction.  The last to come runs `complete` with every lane's arguments.
-static void meet(const char* what, Lanes who, u32 mask, int line, void* arguments, void (*complete_)(Rendezvous&)) {
+static void meet(Site site, const char* what, Lanes who, u32 mask, int line, void* arguments,
+                 void (*complete_)(Rendezvous&)) {
   Thread* t = current;
   Warp* warp = t->warp;
   const bool aligned = who != Lanes::masked;
@@ -41,7 +42,7 @@ static void meet(const char* what, Lanes who, u32 mask, int line, void* argument
   }
   Rendezvous* r = nullptr;
   for (auto& other : warp->open) {
-    const bool same_place = other->what == what && (!aligned || other->line == line);
+    const bool same_place = other->what == what && (!aligned || other->site == site);
     if (same_place && other->mask == mask && !(other->arrived & t->bit)) {
       r = other.get();
     } else if (aligned && other->aligned) {
@@ -55,6 +56,7 @@ static void meet(const char* what, Lanes who, u32 mask, int line, void* argument
     r = warp->open.back().get();
     r->what = what;
     r->line = line;
+    r->site = site;
     r->mask = mask;
     r->arrived = 0;
     r->aligned = aligned;
@@ -164,8 +166,8 @@ void named_barrier(int barrier, int threads, int line) {
   if (barrier < 0 || barrier > 15) fatal("barrier", line, format("there is no barrier %d: a block has 16", barrier));
   if (threads % 32) fatal("barrier", line, format("barrier for %d threads: not a multiple of 32", threads));
   BarrierArrival arrival{barrier, u32(threads), 0};
-  meet(threads ? "bar_sync" : "__syncthreads", threads ? Lanes::all : Lanes::not_exited, 0, line, &arrival,
-       arrive_named);
+  const Lanes who = threads ? Lanes::all : Lanes::not_exited;
+  meet(CONVGEN_SITE, threads ? "bar_sync" : "__syncthreads", who, 0, line, &arrival, arrive_named);
   NamedBarrier& b = t->block->named[barrier];
   while (b.generation == arrival.generation) sleep({WaitFor::named_barrier, line, &b, u32(barrier)});
 }
@@ -320,7 +322,7 @@ using namespace convgen_emulator;
 void __syncthreads(int line) { named_barrier(0, 0, line); }
 
 void __syncwarp(u32 mask, int line) {
-  meet("__syncwarp", Lanes::masked, mask & current->warp->lanes, line, nullptr, [](Rendezvous& r) {
+  meet(CONVGEN_SITE, "__syncwarp", Lanes::masked, mask & current->warp->lanes, line, nullptr, [](Rendezvous& r) {
     Clock all;
     for (Thread* t : r.warp->threads) {
       if (r.mask & t->bit) all.join(t->clock);
@@ -384,7 +386,7 @@ static void arrive_once(const char* what, void (*arrive)(Rendezvous&), int line)
   preemption_point();
   if (current->cluster_arrived) fatal("barrier", line, format("%s with no cluster_wait since the one before", what));
   current->cluster_arrived = true;
-  meet(what, Lanes::not_exited, 0, line, &current->cluster_generation, arrive);
+  meet(CONVGEN_SITE, what, Lanes::not_exited, 0, line, &current->cluster_generation, arrive);
 }
 
 void cluster_arrive(int line) { arrive_once("cluster_arrive", arrive_cluster<true>, line); }
@@ -393,7 +395,7 @@ void cluster_arrive_relaxed(int line) { arrive_once("cluster_arrive_relaxed", ar
 void cluster_wait(int line) {
   if (!current->cluster_arrived) fatal("barrier", line, "cluster_wait with no cluster_arrive before");
   current->cluster_arrived = false;
-  meet("cluster_wait", Lanes::not_exited, 0, line, nullptr, wait_cluster);
+  meet(CONVGEN_SITE, "cluster_wait", Lanes::not_exited, 0, line, nullptr, wait_cluster);
   Thread* t = current;
   Cluster* cluster = t->block->cluster;
   while (cluster->generation == t->cluster_generation) {

@@ -80,9 +80,19 @@ struct NamedBarrier {
 };
 
 // Lanes of a warp that meet at one instruction.
+// Where a kernel executes an instruction: the call, and that of the function around it, which several may call.
+struct Site {
+  const void* call;
+  const void* outer;
+  bool operator==(const Site& other) const { return call == other.call && outer == other.outer; }
+};
+#define CONVGEN_SITE \
+  Site { __builtin_return_address(0), __builtin_return_address(1) }
+
 struct Rendezvous {
   const char* what;
   int line;
+  Site site;
   u32 mask, arrived;
   bool aligned, exits_count;
   void (*complete)(Rendezvous&);

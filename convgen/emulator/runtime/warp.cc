@@ -38,7 +38,7 @@ static void shuffle_lanes(Rendezvous& r) {
 u64 shuffle(Shuffle kind, u32 mask, u64 bits, int by, int width, int line) {
   if (width < 1 || width > 32 || width & (width - 1)) fatal("divergence", line, format("a shuffle of width %d", width));
   Exchange exchange{kind, bits, 0, by, width};
-  meet("a shuffle", Lanes::masked, mask & current->warp->lanes, line, &exchange, shuffle_lanes);
+  meet(CONVGEN_SITE, "a shuffle", Lanes::masked, mask & current->warp->lanes, line, &exchange, shuffle_lanes);
   return exchange.result;
 }
 
@@ -108,12 +108,12 @@ static void stmatrix_lanes(Rendezvous& r) {
 
 void ldmatrix(u32* r, int count, bool transposed, u32 address, int line) {
   MatrixAccess access{r, count, transposed, address};
-  meet("ldmatrix", Lanes::all, 0, line, &access, ldmatrix_lanes);
+  meet(CONVGEN_SITE, "ldmatrix", Lanes::all, 0, line, &access, ldmatrix_lanes);
 }
 
 void stmatrix(u32 address, const u32* r, int count, bool transposed, int line) {
   MatrixAccess access{const_cast<u32*>(r), count, transposed, address};
-  meet("stmatrix", Lanes::all, 0, line, &access, stmatrix_lanes);
+  meet(CONVGEN_SITE, "stmatrix", Lanes::all, 0, line, &access, stmatrix_lanes);
 }
 
 // ---- mma.sync --------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ static void mma_lanes(Rendezvous& r) {
 
 void mma(void* d, const u32* a, const u32* b, int k, Type a_type, Type b_type, int line) {
   WarpMma arguments{d, a, b, k, a_type, b_type};
-  meet("mma", Lanes::all, 0, line, &arguments, mma_lanes);
+  meet(CONVGEN_SITE, "mma", Lanes::all, 0, line, &arguments, mma_lanes);
 }
 
 // ---- registers -------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ void setmaxnreg(int registers, bool increase, int line) {
     fatal("registers", line, format("setmaxnreg to %d registers: %s", registers, why));
   };
   if (registers < 24 || registers > 256 || registers % 8) wrong("a multiple of 8 from 24 to 256 is allowed");
-  meet("setmaxnreg", Lanes::all, 0, line, nullptr, [](Rendezvous&) {});
+  meet(CONVGEN_SITE, "setmaxnreg", Lanes::all, 0, line, nullptr, [](Rendezvous&) {});
   if (current->lane == 0) {  // the pool is counted in registers of a thread, for each warp
     Block* block = warp->block;
     const u32 wanted = u32(registers);
@@ -230,7 +230,7 @@ void setmaxnreg(int registers, bool increase, int line) {
       if (t->wait.what == WaitFor::registers) wake(t.get());
     }
   }
-  meet("setmaxnreg", Lanes::all, 0, line, nullptr, [](Rendezvous&) {});
+  meet(CONVGEN_SITE, "setmaxnreg", Lanes::all, 0, line, nullptr, [](Rendezvous&) {});
 }
 
 }  // namespace convgen_emulator
@@ -239,7 +239,7 @@ using namespace convgen_emulator;
 
 u32 __ballot_sync(u32 mask, int predicate, int line) {
   Vote vote{predicate != 0, 0};
-  meet("a vote", Lanes::masked, mask & current->warp->lanes, line, &vote, [](Rendezvous& r) {
+  meet(CONVGEN_SITE, "a vote", Lanes::masked, mask & current->warp->lanes, line, &vote, [](Rendezvous& r) {
     u32 result = 0;
     for (Thread* t : r.warp->threads) {
       if (r.mask & t->bit && static_cast<Vote*>(r.arguments[t->lane])->value) result |= t->bit;

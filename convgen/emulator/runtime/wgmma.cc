@@ -326,7 +326,7 @@ static void issue(Rendezvous& r) {
 
 void wgmma(const Wgmma& shape, void* d, const u32* registers, u64 a, u64 b, u32 accumulate, int line) {
   WarpMultiply arguments{shape, d, registers, a, b, accumulate};
-  meet("wgmma", Lanes::all, 0, line, &arguments, issue);
+  meet(CONVGEN_SITE, "wgmma", Lanes::all, 0, line, &arguments, issue);
 }
 
 // ---- wait ------------------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ static void drop_unheld(Warpgroup* group) {
 }
 
 void wgmma_wait(int pending, int line) {
-  meet("wgmma_wait_group", Lanes::all, 0, line, nullptr, [](Rendezvous&) {});
+  meet(CONVGEN_SITE, "wgmma_wait_group", Lanes::all, 0, line, nullptr, [](Rendezvous&) {});
   Thread* t = current;
   Warp* warp = t->warp;
   Warpgroup* group = warp->group;
@@ -402,7 +402,7 @@ static void check_wgmma_waited(Thread* t) {
 using namespace convgen_emulator;
 
 void wgmma_fence(int line) {
-  meet("wgmma_fence", Lanes::all, 0, line, nullptr, [](Rendezvous& r) {
+  meet(CONVGEN_SITE, "wgmma_fence", Lanes::all, 0, line, nullptr, [](Rendezvous& r) {
     r.warp->fenced = true;
     for (Thread* t : r.warp->threads) {
       for (Ordered& o : t->ordered) o.digest = digest(o.registers, o.count);
@@ -411,7 +411,7 @@ void wgmma_fence(int line) {
 }
 
 void wgmma_commit_group(int line) {
-  meet("wgmma_commit_group", Lanes::all, 0, line, nullptr, [](Rendezvous& r) {
+  meet(CONVGEN_SITE, "wgmma_commit_group", Lanes::all, 0, line, nullptr, [](Rendezvous& r) {
     ++r.warp->committed;
     Warpgroup* group = r.warp->group;
     if (group->outstanding.size() <= r.warp->committed) group->outstanding.resize(r.warp->committed + 1);
