@@ -102,6 +102,9 @@ def test_attributes_are_set_on_the_model():
         torch.testing.assert_close(ready(image()), model(image()))
         ready.threshold = 1e9
         assert model.threshold == 1e9 and not ready(image()).any()
+        prepared = ready._prepared
+        ready.threshold = 1e9  # what it is: nothing is prepared anew
+        assert ready._prepared is prepared
         ready.note = "of its own"  # which the model has not
         assert not hasattr(model, "note") and ready.note == "of its own"
         del ready.head

@@ -10,6 +10,8 @@ import torch
 
 Module: Any = torch.nn.Module
 _WITHIN = "model."
+#: What is the same where it is written alike: 1.0 is not 1, nor 0.0 what -0.0 is.
+_PLAIN = (bool, int, float, str, type(None))
 
 
 class StandIn(Module):
@@ -49,8 +51,10 @@ class StandIn(Module):
         if not self._is_the_models(name):
             super().__setattr__(name, value)
             return
+        before = getattr(self.model, name)
         setattr(self.model, name, value)
-        self._changed()
+        if value is not before and not (isinstance(value, _PLAIN) and repr(value) == repr(before)):
+            self._changed()
 
     def __delattr__(self, name: str) -> None:
         if not self._is_the_models(name):
