@@ -218,3 +218,25 @@ def test_training_for_sizes_that_torch_does_not_compile_is_left_to_aten():
             torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-5)
     told = [each for each in seen if "leaves a graph to aten, for sizes that change" in str(each.message)]
     assert len(told) == 1
+
+
+def test_numbers_of_a_checkpoint_are_numbers():
+    """Dynamo passes floats as tensors, and the checkpoint's own graph asks for them."""
+
+    def trained(backend, **options):
+        torch.compiler.reset()
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+
+        def step(x):
+            return torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).square().sum()
+
+        compiled = torch.compile(step, backend=backend, dynamic=True, **options)
+        for count in (2, 3):
+            compiled(torch.randn(count, 3, 8, 8)).backward()
+        return [model[0].weight.grad, model[1].running_mean, model[1].running_var]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = trained(ct.compile_graph, options={"inductor": False})
+    torch.testing.assert_close(made, trained("aot_eager"), rtol=1e-4, atol=1e-4)

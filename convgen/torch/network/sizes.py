@@ -78,18 +78,46 @@ def has_symbols(values: Iterable[Any]) -> bool:
 
 def numbers_of(graph_module: Any) -> set[int]:
     """The places of arguments that are numbers, which the graph then takes as such: with dynamic sizes, Dynamo passes
-    floats as tensors, and its graph calls item() on them."""
-    found = set()
-    for i, argument in enumerate(graph_module.graph.find_nodes(op="placeholder")):
-        readers = list(argument.users)
-        if readers and all((reader.op, reader.target) == ("call_method", "item") for reader in readers):
-            found.add(i)
-            for reader in readers:
-                reader.replace_all_uses_with(argument)
-                graph_module.graph.erase_node(reader)
-    if found:
-        graph_module.recompile()
+    floats as tensors, and its graph calls item() on them, or that of a checkpoint within it does."""
+    arguments = graph_module.graph.find_nodes(op="placeholder")
+    found = {i for i, argument in enumerate(arguments) if _is_number(graph_module, argument)}
+    for i in found:
+        _take_number(graph_module, arguments[i])
     return found
+
+
+def _is_number(graph_module: Any, argument: Any) -> bool:
+    """Whether all that reads an argument calls item() on it."""
+
+    def takes_number(reader: Any) -> bool:
+        if (reader.op, reader.target) == ("call_method", "item"):
+            return True
+        within = _within(graph_module, reader, argument)
+        return bool(within) and all(_is_number(*each) for each in within)
+
+    return bool(argument.users) and all(map(takes_number, argument.users))
+
+
+def _take_number(graph_module: Any, argument: Any) -> None:
+    for reader in list(argument.users):
+        if reader.op == "call_method":
+            reader.replace_all_uses_with(argument)
+            graph_module.graph.erase_node(reader)
+        else:
+            for within in _within(graph_module, reader, argument):
+                _take_number(*within)
+    graph_module.recompile()
+
+
+def _within(graph_module: Any, call: Any, argument: Any) -> list[tuple[Any, Any]]:
+    """The graph that a call runs as a whole, such as a checkpoint's, with each of its arguments that this one is."""
+    body: Any = call.args[0] if call.args else None
+    if isinstance(call.target, torch._ops.HigherOrderOperator) and getattr(body, "op", "") == "get_attr":
+        inner = getattr(graph_module, body.target)
+        places = inner.graph.find_nodes(op="placeholder") if isinstance(inner, torch.fx.GraphModule) else []
+        if len(places) == len(call.args) - 1:
+            return [(inner, own) for own, given in zip(places, call.args[1:], strict=True) if given is argument]
+    return []
 
 
 def with_numbers(graph_module: Any, numbers: Mapping[int, Any]) -> Any:
