@@ -278,11 +278,6 @@ class Lines(base.Layout[Any]):
     def line_copies(self) -> int:
         return self.line_elements // self.vector
 
-    @property
-    def plane_copies(self) -> int:
-        """Copies of a channel's lines."""
-        return self.line_copies * self.halo_rows
-
     # --- shared memory
 
     @property
