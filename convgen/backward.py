@@ -79,7 +79,8 @@ def gradients(layer: ConvProblem, after: ConvProblem | None = None, branch: bool
     if layer.prologue:
         raise Underivable(
             f"{layer.name} has a prologue, through which gradients are not derived\n"
-            "hint: derive those of the same layer without it; they begin and end at what it computes"
+            "hint: remove the prologue and derive that layer's gradients, whose x is then the prologue's result; "
+            "`--only NAME` derives those of another layer"
         )
     if layer.x.dtype not in TYPES:
         raise Underivable(f"{layer.name} reads {layer.x.dtype}; gradients are of {', '.join(TYPES)}")

@@ -116,6 +116,12 @@ class Cache:
         """Why the folder is not used: who else can write to it; empty where nobody can."""
         return _distrust(self.root)
 
+    @property
+    def can_be_written(self) -> bool:
+        """Whether the folder, or the one that it would be made in, may be written to."""
+        place = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
+        return place.is_dir() and os.access(place, os.W_OK)
+
     def extent(self) -> tuple[int, int]:
         """How many entries there are, and their bytes."""
         sizes = [size for _, size, _ in self._rows()]

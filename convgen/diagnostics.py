@@ -253,10 +253,11 @@ _CLOSE = 0.6
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Another name that is close, whatever its case and the dashes before it; of several as close, the first."""
+    """Another name that is close, whatever its case and the dashes before it; of several as close, the first.  None
+    where one that differs in numbers alone is closest."""
     from difflib import SequenceMatcher
 
-    bare = {k.lstrip("-").lower(): k for k in known if k != name and not _is_another_number(name, k)}
+    bare = {k.lstrip("-").lower(): k for k in known if k != name}
     matcher = SequenceMatcher(b=name.lstrip("-").lower())
     found, most = "", _CLOSE
     for word in bare:
@@ -267,7 +268,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
         ratio = matcher.ratio()
         if ratio > most or (ratio == most and not found):
             found, most = word, ratio
-    return bare[found] if found else None
+    return bare[found] if found and not _is_another_number(name, bare[found]) else None
 
 
 def _is_another_number(a: str, b: str) -> bool:

@@ -99,7 +99,7 @@ NO_SETTINGS: dict[str, str] = {
     **dict.fromkeys(("transposed", "transpose", "deconv"), "a transposed convolution is `op transposed`"),
     "result": "the result is the `output`; others belong in the epilogue: `epilogue { result t: f32[...]  t = acc }`",
     "outputpadding": "state the extents of the `output`: `op transposed` takes further pixels from there",
-    "causal": "a causal convolution is padded on one side: `pad w=(2, 0)` for 3 taps",
+    "causal": "causal padding is (taps - 1) * dilation pixels in front, and none behind: `pad w=(2, 0)` for 3 taps",
     "name": "the name follows `conv`: `conv NAME { ... }`",
     **dict.fromkeys(_OPTIONS, OPTION),
     "let": "put a `let` outside the conv blocks",

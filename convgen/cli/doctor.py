@@ -110,8 +110,7 @@ def _cache() -> str:
     cache = Cache()
     if not cache.enabled:
         raise Absent(f"the cache is off\nhint: unset CONVGEN_CACHE, which is {os.environ['CONVGEN_CACHE']}")
-    place = next(p for p in (cache.root, *cache.root.parents) if os.path.exists(p))
-    if not place.is_dir() or not os.access(place, os.W_OK) or cache.distrust:
+    if cache.distrust or not cache.can_be_written:
         raise Absent(
             f"{cache.root} cannot be used\n"
             "hint: set CONVGEN_CACHE_DIR to a folder that you, and nobody else, can write to"

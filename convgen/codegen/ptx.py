@@ -117,7 +117,7 @@ def _matchers() -> tuple[tuple[int, re.Pattern[str], str], ...]:
 
 @cache
 def lookup(name: str) -> tuple[int, str, Mapping[str, str]] | None:
-    """Place in the catalogue, template and values of a function name; None for any other name."""
+    """Place in the catalog, template and values of a function name; None for any other name."""
     for i, pattern, template in _matchers():
         if found := pattern.fullmatch(name):
             return i, template, {k: v or "" for k, v in found.groupdict().items()}
@@ -125,7 +125,7 @@ def lookup(name: str) -> tuple[int, str, Mapping[str, str]] | None:
 
 
 def functions_used(body: str) -> list[str]:
-    """Names of the PTX functions that a source text calls, in catalogue order."""
+    """Names of the PTX functions that a source text calls, in catalog order."""
     called = set(re.findall(r"\b([a-z][a-z0-9_]*)\s*[<(]", body))
     known = [(found[0], name) for name in called if (found := lookup(name))]
     return [name for _, name in sorted(known)]

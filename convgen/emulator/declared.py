@@ -1,6 +1,6 @@
 """What a source declares: PTX functions, whose text the emulator does not run, and the launches that it is made for.
 
-The emulator gives each PTX function its meaning by name, so the text must be the catalogue's.  A launch beyond what
+The emulator gives each PTX function its meaning by name, so the text must be the catalog's.  A launch beyond what
 `__launch_bounds__` and `__cluster_dims__` say fails on a GPU.
 """
 
@@ -39,7 +39,7 @@ def is_whole(source: str) -> bool:
 
 @lru_cache(maxsize=16)
 def instruction_findings(source: str) -> tuple[Finding, ...]:
-    """PTX functions whose text is not the catalogue's, by the first line that differs, and those that are missing; what
+    """PTX functions whose text is not the catalog's, by the first line that differs, and those that are missing; what
     a compiler for a GPU refuses, and one for this machine takes."""
     found = [*_text_findings(source)]
     if is_whole(source):
@@ -74,7 +74,7 @@ def _text_findings(source: str) -> Iterator[Finding]:
             if not declared and "asm" in text:
                 message = "PTX in what is declared otherwise than `__device__ __forceinline__ TYPE NAME(`"
                 yield Finding("instruction", message, line, text.splitlines()[0].strip())
-            known = _catalogued(declared[1]) if declared else None
+            known = _catalogd(declared[1]) if declared else None
             code = _code(text)
             if declared and known and list(code.values()) != [*known]:
                 pairs = zip(code, code.values(), (*known, *[""] * len(code)), strict=False)
@@ -90,8 +90,8 @@ def _code(text: str) -> dict[int, str]:
 
 
 @cache
-def _catalogued(name: str) -> tuple[str, ...] | None:
-    """The lines of a PTX function of the catalogue; None where it has none of this name."""
+def _catalogd(name: str) -> tuple[str, ...] | None:
+    """The lines of a PTX function of the catalog; None where it has none of this name."""
     from convgen.codegen import ptx
     from convgen.codegen.render import environment
 

@@ -199,7 +199,7 @@ class Build(Transformer_NonRecursive):
         span = span_of(function).to(span_of(bracket))
         return self._nest(ast.Call(span, name_of(function), tuple(arguments)), *arguments)
 
-    def parenthesised(self, left, inner, right):
+    def parenthesized(self, left, inner, right):
         outer = replace(inner, span=span_of(left).to(span_of(right)), parentheses=inner.parentheses + 1)
         return outer if isinstance(inner, ast.Faulty) else self._limit(outer)
 

@@ -23,7 +23,7 @@ class floordiv(sympy.Function):
 
     nargs = 2
     is_integer = True
-    precedence = 45  # between sympy's Add (40) and Mul (50): parenthesised in a product, bare in a sum
+    precedence = 45  # between sympy's Add (40) and Mul (50): parenthesized in a product, bare in a sum
 
     @classmethod
     def eval(cls, a, b):
@@ -43,7 +43,7 @@ class mod(sympy.Function):
 
     nargs = 2
     is_integer = True
-    precedence = 45  # between sympy's Add (40) and Mul (50): parenthesised in a product, bare in a sum
+    precedence = 45  # between sympy's Add (40) and Mul (50): parenthesized in a product, bare in a sum
 
     @classmethod
     def eval(cls, a, b):

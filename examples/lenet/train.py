@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import time
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ from digits import draw, mnist
 from lenet import LeNet
 
 from convgen.bench.results import command, commit
+from convgen.diagnostics import SpecError
+from convgen.spec import UsageError
 
 
 def accuracy(network: LeNet, x: Any, labels: Any, batch: int) -> float:
@@ -40,13 +43,20 @@ def positive(text: str) -> int:
     return number
 
 
+def finite(text: str) -> float:
+    """Raises ValueError."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(text)
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mnist", type=Path, metavar="FOLDER", help="MNIST's files (default: digits drawn here)")
     parser.add_argument("--strategy", help="of the convolutions (default: convgen chooses)")
     parser.add_argument("--batch", type=positive, default=64)
     parser.add_argument("--steps", type=positive, default=300)
-    parser.add_argument("--rate", type=float, default=0.02)
+    parser.add_argument("--rate", type=finite, default=0.02)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write what was found as JSON")
     arguments = parser.parse_args()
     xp = array_module()
@@ -60,11 +70,16 @@ def main() -> None:
         train, test = draw(8192, random), draw(1024, random)
     (x, labels), (x_test, labels_test) = (tuple(map(xp.asarray, pair)) for pair in (train, test))
 
+    if arguments.out and (arguments.out.is_dir() or not arguments.out.parent.is_dir()):
+        parser.error(f"--out: {arguments.out} names no file in a folder that exists")
     network = LeNet(xp, arguments.strategy)
     start, rate = time.perf_counter(), 0.0
     for step in range(1, arguments.steps + 1):
         chosen = xp.asarray(random.integers(0, len(x), arguments.batch))
-        loss = network.step(x[chosen], labels[chosen], arguments.rate)
+        try:
+            loss = network.step(x[chosen], labels[chosen], arguments.rate)
+        except (SpecError, UsageError) as error:  # of the strategy
+            parser.error(str(error))
         if step == 1:  # which has compiled the kernels
             start = time.perf_counter()
         elif step % 50 == 0:

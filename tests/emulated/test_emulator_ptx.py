@@ -1,4 +1,4 @@
-"""The emulator's header has every PTX function of the catalogue, with the signature that the template has, and
+"""The emulator's header has every PTX function of the catalog, with the signature that the template has, and
 emulates no function of another text."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from handwritten import kernel_source, launch, run, whole_source
-from ptx_calls import ALL_N, WGMMA_ORDER, catalogue, source_calling, wgmma_functions
+from ptx_calls import ALL_N, WGMMA_ORDER, catalog, source_calling, wgmma_functions
 
 from convgen import emulator
 from convgen.emulator.compiler import kernel_library
@@ -18,7 +18,7 @@ def compiles(names: list[str], also: tuple[str, ...] = ()) -> None:
 
 
 def test_functions_compile_for_the_host():
-    compiles([name for name in catalogue() if name not in WGMMA_ORDER], WGMMA_ORDER)
+    compiles([name for name in catalog() if name not in WGMMA_ORDER], WGMMA_ORDER)
 
 
 @pytest.mark.parametrize("first", ALL_N[::8])

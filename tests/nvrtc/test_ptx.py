@@ -1,4 +1,4 @@
-"""Every PTX function of the catalogue compiles, for the lowest target that has it, without a C75xx warning.
+"""Every PTX function of the catalog compiles, for the lowest target that has it, without a C75xx warning.
 
 ptxas is the judge of operands and types.
 """
@@ -9,7 +9,7 @@ import re
 from itertools import product
 
 import pytest
-from ptx_calls import ALL_N, FAMILIES, WGMMA_ORDER, catalogue, lowest_target, source_calling, wgmma_functions
+from ptx_calls import ALL_N, FAMILIES, WGMMA_ORDER, catalog, lowest_target, source_calling, wgmma_functions
 
 from convgen.codegen import ptx
 from convgen.resources import directory
@@ -32,23 +32,23 @@ def compile_for(source: str, target: str) -> str:
         nvrtc.destroyProgram(program)
 
 
-def test_every_file_is_in_the_catalogue():
+def test_every_file_is_in_the_catalog():
     files = {path.name.removesuffix(".cuh.j2") for path in (directory("templates") / "ptx").iterdir()}
     assert files == {row.template if isinstance(row, ptx.Family) else row for row in ptx.CATALOGUE}
 
 
-def test_every_row_of_the_catalogue_is_tried():
+def test_every_row_of_the_catalog_is_tried():
     families = [row.template for row in ptx.CATALOGUE if isinstance(row, ptx.Family)]
     assert sorted(families) == sorted(FAMILIES)
-    for name in (*catalogue(), *wgmma_functions(8)):
+    for name in (*catalog(), *wgmma_functions(8)):
         assert ptx.lookup(name), name
-    for_sm_90a = {name for name in catalogue() if lowest_target(name) == "sm_90a"}
+    for_sm_90a = {name for name in catalog() if lowest_target(name) == "sm_90a"}
     assert for_sm_90a == {*WGMMA_ORDER, "setmaxnreg_dec", "setmaxnreg_inc"}
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90"])
 def test_functions_compile_for_their_lowest_target(target):
-    names = [name for name in catalogue() if lowest_target(name) == target]
+    names = [name for name in catalog() if lowest_target(name) == target]
     log = compile_for(source_calling(names), target)
     assert not re.search(r"C75\d\d", log), log
 
@@ -81,4 +81,4 @@ def test_wgmma_operands_may_lie_along_m_or_n(majors, dtype):
 
 
 def test_the_targets_are_known():
-    assert {lowest_target(name) for name in catalogue()} <= set(TARGETS)
+    assert {lowest_target(name) for name in catalog()} <= set(TARGETS)

@@ -88,7 +88,7 @@ def lowest_target(name: str) -> str:
 WGMMA_ORDER = ("wgmma_fence", "wgmma_commit_group", "wgmma_wait_group")
 
 
-def catalogue() -> Iterator[str]:
+def catalog() -> Iterator[str]:
     for row in ptx.CATALOGUE:
         if isinstance(row, ptx.Family):
             yield from FAMILIES[row.template]

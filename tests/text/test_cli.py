@@ -114,6 +114,15 @@ def test_a_cache_that_others_can_write_to_is_said_to_be_unused(monkeypatch, tmp_
     assert f"{where} can be written by other users, so it is not used\nhint: " in capsys.readouterr().err
 
 
+def test_a_cache_that_cannot_be_written_is_said_to_be_empty_and_unused(monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "sub" / "cache"))
+    assert main(["cache"]) == 0
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(os, "access", lambda place, mode: place != tmp_path)
+    assert main(["cache"]) == 0
+    assert "cannot be written, so it is not used\nhint: set CONVGEN_CACHE_DIR" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("value", ["0", "no", "False", "off"])
 def test_cache_may_be_off(value, monkeypatch, capsys):
     monkeypatch.setenv("CONVGEN_CACHE", value)

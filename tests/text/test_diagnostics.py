@@ -209,6 +209,7 @@ def test_a_report_keeps_the_order_of_the_text_and_each_finding_once():
         ("tma_im3col", ("im2col", "tma_im2col"), "did you mean `tma_im2col`?"),
         ("im3col", ("tma_im2col", "im2col"), "did you mean `im2col`?"),
         ("sm_75", ("sm_80", "sm_90a"), None),
+        ("resnet18", ("resnet50", "densenet121"), None),
         ("x", (), None),
     ],
 )
