@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.fx import _symbolic_trace as fx_trace
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from convgen.diagnostics import ConvgenError
 from convgen.runtime.errors import WrongArguments
@@ -349,8 +349,7 @@ class _Part(Optimized):
 
 def _traced() -> bool:
     """Whether a model is traced of which this one is a part."""
-    by_fx = getattr(fx_trace, "_is_fx_tracing_flag", False)  # the function that returns it warns
-    return bool(torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing() or by_fx)
+    return bool(torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing() or is_fx_symbolic_tracing())
 
 
 def _transformed() -> bool:
