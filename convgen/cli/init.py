@@ -80,6 +80,13 @@ def _among(known: Sequence[str], others: Mapping[str, str]) -> Callable[[str], s
     return read
 
 
+def _operator(text: str) -> str:
+    if habits.plain(text) in ("transposed", "transpose", "deconv"):
+        hint = "hint: write a spec with `op transposed` by hand: docs/language.md has one"
+        raise argparse.ArgumentTypeError(f"init writes no transposed convolutions\n{hint}")
+    return _among([str(op) for op in OPS if op in (Op.FPROP, Op.DGRAD, Op.WGRAD)], habits.OPS)(text)
+
+
 def _whether(text: str) -> bool:
     return _among(("no", "yes", "n", "y"), {})(text.lower()).startswith("y")
 
@@ -115,7 +122,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(("--activation",), "activation, such as relu, or none", "none",
              _among(("none", *ACTIVATIONS), habits.ACTIVATIONS), "ACTIVATION"),
     Question(("--op",), "what to compute: fprop (y), dgrad (x) or wgrad (w)", "fprop",
-             _among([str(op) for op in OPS if op in (Op.FPROP, Op.DGRAD, Op.WGRAD)], habits.OPS), "OP"),
+             _operator, "OP"),
     Question(("--bias",), "add one value for each output channel, for dgrad each channel of x", "no", _whether, ""),
     Question(("--residual",), "add a tensor of the result's shape", "no", _whether, ""),
 )  # fmt: skip

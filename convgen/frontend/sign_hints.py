@@ -63,7 +63,7 @@ def bracket(place: Place) -> str | None:
         return f"this `{word}` closes nothing"
     if place.kinds == {"LBRACE"} and before is not None:
         return f"put the block in braces: `{place.keyword} {'' if before == place.keyword else f'{before} '}{{ ... }}`"
-    if not (place.begins_line or is_closing or word.type == "RBRACE"):
+    if not (place.begins_line or is_closing or word.type in {"RBRACE", *wording.SETTING_KINDS}):
         return None
     return next((f"a `{opening}` is not closed" for kind, opening in _OPENING.items() if kind in place.kinds), None)
 
