@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -18,6 +19,9 @@ from convgen.resources import cache_is_off
 #: Fewer kernels than this are built sooner by the process at hand.
 _WORTHWHILE = 4
 _MOST_WORKERS = 32
+#: Bytes of a number in a pipe, and how many of them a pipe holds at once.
+_NUMBER = 4
+_MOST_NUMBERS = (1 << 16) // _NUMBER
 
 
 @contextmanager
@@ -33,18 +37,17 @@ def prebuilding(texts: Sequence[str]) -> Iterator[None]:
         yield
         return
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", __name__]
-    running = [
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
-        )
-        for _ in range(workers)
-    ]
+    with _queue(len(texts)) as queue, tempfile.TemporaryFile() as file:
+        file.write(json.dumps(texts).encode())
+        file.flush()
+        shared = queue, file.fileno()
+        command = [sys.executable, "-m", __name__, *map(str, shared)]
+        nothing = subprocess.DEVNULL
+        running = [
+            subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, env=environment, pass_fds=shared)
+            for _ in range(workers)
+        ]
     try:
-        for i, process in enumerate(running):
-            assert process.stdin
-            process.stdin.write(json.dumps(texts[i::workers]).encode())
-            process.stdin.close()
         yield
         for process in running:
             process.wait()
@@ -54,14 +57,29 @@ def prebuilding(texts: Sequence[str]) -> Iterator[None]:
             process.wait()
 
 
+@contextmanager
+def _queue(count: int) -> Iterator[int]:
+    """The end of a pipe from which processes take the numbers below `count`, each of which goes to one of them: some
+    kernels take five times as long as others."""
+    queue, write = os.pipe()
+    try:
+        with os.fdopen(write, "wb") as pipe:
+            pipe.write(b"".join(i.to_bytes(_NUMBER) for i in range(min(count, _MOST_NUMBERS))))
+        yield queue
+    finally:
+        os.close(queue)
+
+
 def main() -> None:
-    """Builds the kernels of the texts on standard input."""
+    """Builds the kernels of the texts in a file whose numbers it gets from a queue; both are open."""
     import convgen
 
     os.nice(10)  # the process that waits for the kernels may time others meanwhile
-    for text in json.load(sys.stdin):
+    queue, file = map(int, sys.argv[1:])
+    texts = json.loads(os.pread(file, os.fstat(file).st_size, 0))
+    while number := os.read(queue, _NUMBER):
         try:
-            convgen.compile(text)
+            convgen.compile(texts[int.from_bytes(number)])
         except ConvgenError:
             continue
 
