@@ -44,9 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
             remedy = "set CONVGEN_CACHE_DIR to a folder that only you can write to"
             console.warn(f"{cache.root} {reason}, so it is not used\nhint: {remedy}")
         elif not cache.can_be_written:
-            console.warn(
-                f"{cache.root} cannot be written, so nothing is kept\nhint: set CONVGEN_CACHE_DIR to another folder"
-            )
+            remedy = "set CONVGEN_CACHE_DIR to a folder that you can write to"
+            console.warn(f"{cache.root} cannot be written, so it is not used\nhint: {remedy}")
         return 0
     left = cache.clear()
     if left:
