@@ -33,14 +33,24 @@ def check_place(path: Path | None) -> None:
         raise UsageError(f"{path}: cannot be written: no file can be created in {folder.absolute()}")
 
 
-def _check_replaceable(path: Path) -> None:
+def check_folder(folder: Path, hint: str) -> None:
+    """Asks before long work whether files can be created in a folder, which need not be there yet.  Raises UsageError,
+    with the hint."""
+    there = folder if os.path.lexists(folder) else _nearest(folder)
+    if not there.is_dir():
+        raise UsageError(f"{there}: is not a folder\nhint: {hint}")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"{folder}: cannot be written: no file can be created in {there}\nhint: {hint}")
+
+
+def _check_replaceable(path: Path, hint: str = "") -> None:
     """Raises UsageError for a folder, and for a file that nobody may write, or not this user: the folder that it is in
     would let it be replaced."""
     if os.path.isdir(path):
-        raise UsageError(f"{path}: cannot be written: it is a folder")
+        raise UsageError(f"{path}: cannot be written: it is a folder{hint}")
     with suppress(OSError, ValueError):
         if not (os.stat(path).st_mode & _WRITABLE and os.access(path, os.W_OK)):
-            raise UsageError(f"{path}: cannot be written: it is read-only")
+            raise UsageError(f"{path}: cannot be written: it is read-only{hint}")
 
 
 def _check_not_read(paths: Iterable[Path], hint: str = "") -> None:
@@ -81,7 +91,7 @@ def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = T
                 if not folder.exists():
                     folder.mkdir(exist_ok=True)
                     made.append(folder)
-            _check_replaceable(at)
+            _check_replaceable(at, hint)
             if _is_stream(at):
                 at.write_bytes(data)
                 continue

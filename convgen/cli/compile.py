@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from convgen import driver, requests
 from convgen.cli import console, records
 from convgen.cli.arguments import add_choice, add_images, add_specs, add_tune, one_of, read_specs
-from convgen.files import write_all
+from convgen.files import check_folder, write_all
 
 if TYPE_CHECKING:
     from convgen.runtime.kernel import Kernel
@@ -88,12 +88,13 @@ def run(arguments: argparse.Namespace) -> int:
         for spec in specs:
             _dump(spec, driver.PASSES[arguments.dump_after])
         return 0
+    folder, hint = arguments.folder or Path(), "-o names another folder"
+    check_folder(folder, hint)
     with console.spinner("compiling") as say:
         kernels = _compile(specs, say)
-    folder = arguments.folder or Path()
     kinds = [FILES[kind] for kind in arguments.emit or _USUAL]
     files = {folder / name: data for kernel in kernels.values() for name, data in _files(kernel, kinds)}
-    write_all(files, hint="-o names another folder")
+    write_all(files, hint=hint)
     console.table(("kernel", "op", "strategy", "configuration", "registers", "spilled"), _rows(kernels))
     endings = ", ".join(ending for ending, _ in kinds)
     targets = ", ".join(dict.fromkeys(kernel.manifest.target for kernel in kernels.values()))

@@ -352,6 +352,21 @@ def test_a_folder_that_cannot_be_read_is_not_said_to_have_no_spec(capsys, monkey
     assert capsys.readouterr().err == "convgen: error: closed: cannot be read: Permission denied\n"
 
 
+def test_compile_looks_at_its_folder_before_it_compiles(capsys, monkeypatch, tmp_path):
+    def compiles(*_):
+        raise AssertionError("compiles")
+
+    spec = str(Path(__file__).parents[2] / "specs" / "examples" / "conv_bias_relu.conv")
+    monkeypatch.setattr("convgen.cli.compile._compile", compiles)
+    (tmp_path / "file").touch()
+    for folder in ("file", "file/below"):
+        assert main(["compile", spec, "-o", str(tmp_path / folder)]) == 2
+        assert "file: is not a folder\nhint: -o names another folder" in capsys.readouterr().err
+    monkeypatch.setattr("os.access", lambda place, mode: Path(place) != tmp_path)
+    assert main(["compile", spec, "-o", str(tmp_path / "out")]) == 2
+    assert "out: cannot be written: no file can be created in" in capsys.readouterr().err
+
+
 def test_a_folder_that_is_gone(capsys, monkeypatch, tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
