@@ -40,8 +40,9 @@ class Gradients:
 
 
 def spec(source: Spec, only: str | None = None, after: str | None = None, branch: bool = False) -> str:
-    """The gradients of a spec's convolutions, or of the one that is named `only`, as a spec for the same target.
-    Raises UsageError, SpecError, Underivable."""
+    """The gradients of a spec's convolutions, or of the one that is named `only`, as a spec for the same target.  Of
+    several that are not named, those whose gradients are not derived are comments.  Raises UsageError, SpecError,
+    Underivable."""
     for name, given in (("only", only), ("after", after)):
         if given is not None and not isinstance(given, str):
             raise UsageError(f"{name} is of type {type(given).__name__}: expected the name of one convolution")
@@ -50,8 +51,17 @@ def spec(source: Spec, only: str | None = None, after: str | None = None, branch
     wanted = [r for r in requests if r.problem.op is Op.FPROP] or requests
     if after and not only:
         wanted = [r for r in wanted if r.problem.name != after] or wanted
-    found = [replace(gradients(r.problem.static, named, branch), target=r.target) for r in wanted]
-    return "\n".join(_checked(str(g), r.problem.name) for r, g in zip(wanted, found, strict=True))
+    named_ones = bool(only or source.only or len(wanted) == 1)
+    found, left_out = [], []
+    for r in wanted:
+        try:
+            made = replace(gradients(r.problem.static, named, branch), target=r.target)
+            found.append(_checked(str(made), r.problem.name))
+        except Underivable as e:
+            if named_ones or (r is wanted[-1] and not found):
+                raise
+            left_out.append(f"# No gradients of {r.problem.name}: {str(e).splitlines()[0]}\n")
+    return "\n".join(["".join(left_out), *found] if left_out else found)
 
 
 def _checked(text: str, name: str) -> str:

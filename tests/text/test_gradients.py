@@ -243,6 +243,18 @@ def test_constants_that_are_nan_are_those_of_the_language(body: str) -> None:
     assert re.search(r"(log|sqrt)\(-1.5\)", str(back))
 
 
+def test_a_layer_without_gradients_leaves_those_of_others() -> None:
+    tensors = "input x: f16[n=1, w=4, c=8]  filter w: f16[k=8, s=1, c=8]  output y: f16[n, q, k]"
+    opened = f"conv opened {{ {tensors}  prologue {{ x = relu(x) }} }}"
+    text = f"{opened}  conv plain {{ {tensors} }}"
+    assert problems(text).keys() == {"plain_dgrad", "plain_wgrad"}
+    assert convgen.gradient(text).startswith("# No gradients of opened: opened has a prologue")
+    assert "opened has a prologue" in refused(text, only="opened")
+    assert "opened has a prologue" in refused(opened)
+    both = f"{opened}  {opened.replace('conv opened', 'conv closed')}"
+    assert "closed has a prologue" in refused(both)
+
+
 def refused(text: str, **settings) -> str:
     with pytest.raises(Underivable) as error:
         convgen.gradient(text, **settings)
