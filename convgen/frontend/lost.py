@@ -102,8 +102,11 @@ S = TypeVar("S", bound=_Statement)
 _IN_PARTS = (ast.TensorSetting, ast.LoweredSetting, ast.PointwiseSetting, ast.StrategySetting)
 
 
-def mark(items: Sequence[object], regions: Sequence[Region], mended: Sequence[Token]) -> ast.Spec:
-    """The file of these lets and conv blocks; `mended` are the words before which, or in whose place, its text was."""
+def mark(
+    items: Sequence[object], regions: Sequence[Region], mended: Sequence[Token], unclosed: Sequence[Token]
+) -> ast.Spec:
+    """The file of these lets and conv blocks; `mended` are the words before which, or in whose place, its text was, and
+    `unclosed` braces of blocks that may have had more."""
     stated = [i for i in items if isinstance(i, ast.Let)]
     convs = [i for i in items if isinstance(i, ast.Conv)]
     lets, spoiled = _sound(stated, regions)
@@ -112,7 +115,9 @@ def mark(items: Sequence[object], regions: Sequence[Region], mended: Sequence[To
     marked = []
     for conv, behind in itertools.zip_longest(convs, convs[1:]):
         found = _conv(conv, [r for r in regions if r.within(conv.span)], mended)
-        marked.append(replace(found, lost=found.lost | _cut_off(conv, behind, outside)))
+        more = wording.TENSORS if any(_within(brace, conv.span) for brace in unclosed) else frozenset()
+        missing = more - {setting.keyword.text for setting in conv.settings}
+        marked.append(replace(found, lost=found.lost | _cut_off(conv, behind, outside) | missing))
     return ast.Spec(lets, tuple(marked), names - {let.name.text for let in lets})
 
 

@@ -57,6 +57,7 @@ class _Parse:
         self._regions: list[Region] = []
         self._mended: list[Token] = []
         self._whole = True  # whether there was no error
+        self._unclosed: list[Token] = []  # braces
         self._said: set[tuple[int, str]] = set()  # by line: one message does for all commas that it lacks
 
     def run(self) -> ast.Spec:
@@ -81,7 +82,7 @@ class _Parse:
         items = Build(self._report).transform(tree).children
         if self._whole and not any(w.type == "CONV" for w in self._words):
             self._report.error("E007", "the file has no conv block", None, _CONV)
-        return lost.mark(items, self._regions, self._mended) if self._whole or items else _UNREAD
+        return lost.mark(items, self._regions, self._mended, self._unclosed) if self._whole or items else _UNREAD
 
     # what is wrong
 
@@ -148,6 +149,7 @@ class _Parse:
             braces = [w for w in self._words[first:at] if w.type == "LBRACE"]
             if all(map(_is_written, braces)):  # else what closes it was taken for one that was put in
                 self._report.error("E003", message, span_of(brace))
+                self._unclosed.append(brace)
             self._words.insert(at, self._made("RBRACE", "}", at))
             return at
         is_stray = word.type in (STRAY, COMMENT)
