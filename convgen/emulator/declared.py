@@ -74,7 +74,7 @@ def _text_findings(source: str) -> Iterator[Finding]:
             if not declared and "asm" in text:
                 message = "PTX in what is declared otherwise than `__device__ __forceinline__ TYPE NAME(`"
                 yield Finding("instruction", message, line, text.splitlines()[0].strip())
-            known = _catalogd(declared[1]) if declared else None
+            known = _cataloged(declared[1]) if declared else None
             code = _code(text)
             if declared and known and list(code.values()) != [*known]:
                 pairs = zip(code, code.values(), (*known, *[""] * len(code)), strict=False)
@@ -90,7 +90,7 @@ def _code(text: str) -> dict[int, str]:
 
 
 @cache
-def _catalogd(name: str) -> tuple[str, ...] | None:
+def _cataloged(name: str) -> tuple[str, ...] | None:
     """The lines of a PTX function of the catalog; None where it has none of this name."""
     from convgen.codegen import ptx
     from convgen.codegen.render import environment
