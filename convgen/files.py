@@ -26,21 +26,22 @@ def check_place(path: Path | None) -> None:
         raise _is_spec(path)
     _check_not_read([path])
     _check_replaceable(path)
-    folder = _nearest(path)
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: is not a folder")
-    if not _is_stream(path) and not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{path}: cannot be written: no file can be created in {folder.absolute()}")
+    _check_holds(_nearest(path), path, _is_stream(path))
 
 
 def check_folder(folder: Path, hint: str) -> None:
     """Asks before long work whether files can be created in a folder, which need not be there yet.  Raises UsageError,
     with the hint."""
-    there = folder if os.path.lexists(folder) else _nearest(folder)
-    if not there.is_dir():
-        raise UsageError(f"{there}: is not a folder\nhint: {hint}")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(f"{folder}: cannot be written: no file can be created in {there}\nhint: {hint}")
+    _check_holds(folder if os.path.lexists(folder) else _nearest(folder), folder, hint=f"\nhint: {hint}")
+
+
+def _check_holds(folder: Path, path: Path, is_there: bool = False, hint: str = "") -> None:
+    """Raises UsageError, with the hint, where no file that is not there yet can be created in a folder, for what is
+    asked for as `path`."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: is not a folder{hint}")
+    if not is_there and not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{path}: cannot be written: no file can be created in {folder.absolute()}{hint}")
 
 
 def _check_replaceable(path: Path, hint: str = "") -> None:
