@@ -15,8 +15,9 @@ no gradient of their input.  The exit code is 1 where a kernel is missing or wro
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,13 @@ def kind(problem: ConvProblem) -> str:
     return "strided" if set(problem.stride) != {1} else "unit stride"
 
 
+def by_operators(problems: Iterable[ConvProblem], ops: Iterable[str]) -> Iterator[ConvProblem]:
+    """Each problem by each operator: gradients without its epilogue, and none of a first layer's input."""
+    for op, problem in itertools.product(map(Op, ops), list(problems)):
+        if op is not Op.DGRAD or kind(problem) != "first layers":
+            yield problem if problem.op == op else replace(problem, op=op, epilogue=None)
+
+
 def layers(
     suites: Sequence[str], batches: Sequence[int], ops: Sequence[str], parts: Sequence[str] = ("",)
 ) -> Iterator[tuple[str, ConvProblem]]:
@@ -59,10 +67,8 @@ def layers(
     for suite in suites:
         for n in batches:
             for forward in (f for f in of_suite(suite, n) if any(part in f.name for part in parts)):
-                for op in map(Op, ops):
-                    problem = replace(forward, name="layer", op=op, epilogue=None)
-                    first = op is Op.DGRAD and kind(problem) == "first layers"
-                    if not first and problem.digest not in known:
+                for problem in by_operators([replace(forward, name="layer", epilogue=None)], ops):
+                    if problem.digest not in known:
                         known.add(problem.digest)
                         yield f"{suite}/{forward.name}", replace(problem, name=forward.name)
 

@@ -19,16 +19,17 @@ from pathlib import Path
 
 import records
 from at_hand import need_gpu
-from backward import kind
+from backward import by_operators
 from geometries import random_problems, suites
 
 from convgen import planner
 from convgen.bench import backend as backends
 from convgen.bench.build import Builder, Failure, Job
 from convgen.bench.measure import buffer_sets, capture, launcher, time_in_turn
+from convgen.bench.results import geomean
 from convgen.bench.runner import alone
 from convgen.ir.plan import Launch, Param
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem
 from convgen.runtime.artifacts import Artifact
 from convgen.runtime.kernel import Kernel
 from convgen.targets import TARGETS
@@ -72,11 +73,7 @@ def problems(args: argparse.Namespace) -> Iterator[tuple[str, Job]]:
     for n in args.batch:
         layers = list(suites((n,)))
         groups[f"suites, batch {n}"] = drawn.sample(layers, min(args.suites, len(layers)))
-    every = [
-        (f"{group}, {op}", problem if problem.op == op else replace(problem, op=op, epilogue=None))
-        for group, some in groups.items() for op in map(Op, args.ops) for problem in some
-        if op is not Op.DGRAD or kind(problem) != "first layers"
-    ]  # fmt: skip
+    every = [(f"{group}, {p.op}", p) for group, some in groups.items() for p in by_operators(some, args.ops)]
     drawn.shuffle(every)
     for group, problem in every:
         yield group, Job(problem, TARGET, *chosen(problem, group.startswith("random")))
@@ -90,7 +87,7 @@ def chosen(problem: ConvProblem, untuned: bool) -> tuple[str, dict]:
 
 def mean(rows: list[Row], i: int) -> float:
     """Geometric mean of the time with promotion `i` over that with the first."""
-    return math.exp(sum(math.log(row.us[i] / row.us[0]) for row in rows) / len(rows))
+    return geomean(row.us[i] / row.us[0] for row in rows) or math.nan
 
 
 def main() -> int:

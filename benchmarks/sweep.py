@@ -18,12 +18,11 @@ import argparse
 import math
 import random
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from at_hand import need_gpu
-from backward import kind
+from backward import by_operators
 from documents import whole
 from geometries import random_problems, suites
 
@@ -31,7 +30,7 @@ from convgen import planner
 from convgen.cli import console
 from convgen.cli.tune import Progress
 from convgen.frontend import load
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem
 from convgen.kernels import registry, strategies
 from convgen.kernels.base import Options
 from convgen.kernels.search import search
@@ -89,9 +88,7 @@ def problems(args: argparse.Namespace) -> list[ConvProblem]:
         for path in args.specs:
             every += [request.problem for request in load(path.read_text(), str(path), {"n": n})]
     every += random_problems(args.seed, args.random, args.any_channels, MOST_IMAGES)
-    every = [p if p.op == op else replace(p, op=op, epilogue=None) for op in map(Op, args.ops) for p in every
-             if op is not Op.DGRAD or kind(p) != "first layers"]  # fmt: skip
-    distinct = list({database.key(p): p for p in every}.values())
+    distinct = list({database.key(p): p for p in by_operators(every, args.ops)}.values())
     random.Random(args.seed).shuffle(distinct)
     return distinct
 
