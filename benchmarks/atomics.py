@@ -82,7 +82,7 @@ def ordered(problem: ConvProblem, gpu: str) -> Options:
 def atomic(problem: ConvProblem, options: Options) -> list[Options]:
     """Legal configurations with atomic additions: of the same tile with fewer, as many and more slices, without a
     cluster that shares them, and the cost model's best, with and without boxes that serve several taps."""
-    strategy = strategies.load(STRATEGY)
+    strategy = strategies.STRATEGIES[STRATEGY]
     slices, split_k = int(options["slices"]), int(options["split_k"])
     counts = [2, 3, 4] if slices == 1 else [max(slices // 2, 2), slices, 2 * slices]
     found = [{**options, "sums": "atomic", "slices": count} for count in counts]

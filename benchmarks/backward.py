@@ -83,7 +83,7 @@ def offers(problem: ConvProblem, most: int, options: Options) -> list[tuple[floa
     """The best configurations that have the options, of each strategy's kernels: estimate, strategy, all options."""
     return [
         (found.us, strategy.name, {"kernel": search.kernel.name, **found.layout.config.options})
-        for strategy in strategies.load_all().values()
+        for strategy in strategies.STRATEGIES.values()
         if not strategy.obstacles(problem, TARGET, options)
         for search in strategy.searches(problem, TARGET, options)
         for found in search.candidates(most)
@@ -96,7 +96,7 @@ def entry(name: str, problem: ConvProblem, candidates: int, gpu: str, also: Sequ
     columns = {"auto": Column(job), "chain": Column(job, chained=True)}
     offered = [
         (us, strategy.name, options)
-        for strategy in strategies.load_all().values()
+        for strategy in strategies.STRATEGIES.values()
         if not strategy.obstacles(problem, TARGET, {})
         for options in strategy.candidates(problem, TARGET)[:candidates]
         if (us := strategy.estimate(problem, TARGET, options)) < float("inf")

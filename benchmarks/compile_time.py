@@ -62,7 +62,7 @@ def main() -> None:
             lambda _: _python("-c", "import convgen", folder=folder) - bare
         )
         figures["convgen --help"] = _median(lambda _: _python("-m", "convgen", "--help", folder=folder))
-        for strategy in strategies.MODULES:
+        for strategy in strategies.NAMES:
             spec = Path(folder) / f"{strategy}.conv"
             spec.write_text(SPEC.format(strategy=strategy, groups=128 if strategy == "depthwise" else 1))
             command = ["-m", "convgen", "compile", str(spec), "-o", f"{folder}/out"]

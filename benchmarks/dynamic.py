@@ -52,9 +52,12 @@ NEW_SIZES = 50
 
 def compared(layer: ConvProblem, strategy: str) -> tuple[str, Options] | None:
     """The strategy and the configuration that are compared with themselves; None where none serves dynamic sizes."""
-    if strategy != "auto" and strategies.load(strategy).obstacles(layer, TARGET, {}):
+    if strategy == "auto":
+        chosen = planned(layer, planner.choose)
+    elif strategies.STRATEGIES[strategy].obstacles(layer, TARGET, {}):
         return None
-    chosen = planned(layer, planner.choose) if strategy == "auto" else strategies.load(strategy).plan(layer, TARGET, {})
+    else:
+        chosen = strategies.STRATEGIES[strategy].plan(layer, TARGET, {})
     return chosen.strategy, chosen.options
 
 

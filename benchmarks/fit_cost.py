@@ -161,7 +161,7 @@ def read(paths: Iterable[Path]) -> list[Row]:
                     problems[m.key] = problem_of(m.key)
                 except (ValueError, KeyError):
                     problems[m.key] = None
-            problem, strategy = problems[m.key], strategies.load(m.strategy)
+            problem, strategy = problems[m.key], strategies.STRATEGIES[m.strategy]
             if problem is None or problem.op is not Op.FPROP or not hasattr(strategy, "estimate"):
                 continue
             row = Row(m.key, problem.n, re.sub(r" n=\d+", "", m.key), m.strategy, m.us, {}, str(dict(m.options)))

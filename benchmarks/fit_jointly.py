@@ -56,10 +56,10 @@ BENCHES = (*GEMM_FILES, "bench_n8", "bench_n64", "unseen")
 
 SWEEPS = (
     "sweep", "sweep_spans", "sweep_weak", "sweep_pointwise", "sweep_odd", "sweep_large", "sweep_wide", "sweep_pieces",
-    "sweep_seams",
+    "sweep_seams", "sweep_promoted",
 )  # fmt: skip
 #: Of them, those in which mma_gemm deals out pieces among threads.
-DEALT = ("sweep_pieces", "sweep_seams")
+DEALT = ("sweep_pieces", "sweep_seams", "sweep_promoted")
 
 STEMS = ("ragged_writes", "odd_writes", "word_writes")
 #: The rates that are fitted.  Nothing here tells the others.

@@ -182,7 +182,7 @@ def said(text: str) -> Options:
 
 def chosen(strategy: str, p: ConvProblem, args: argparse.Namespace) -> list[Options]:
     """The default's options, then those that were asked for and serve, then the most promising candidates."""
-    where, found = TARGETS[args.target], strategies.load(strategy)
+    where, found = TARGETS[args.target], strategies.STRATEGIES[strategy]
     asked = [o for o in ({}, *args.also) if not found.obstacles(p, where, o)]
     planned = [found.plan(p, where, o).config.options for o in asked]  # type: ignore[attr-defined]
     offered = found.candidates(p, where) if args.candidates else []  # type: ignore[attr-defined]
@@ -194,7 +194,7 @@ def jobs(layers: list[Layer], args: argparse.Namespace) -> Iterator[tuple[Layer,
     for layer in layers:
         for n in args.batch:
             strategy = args.strategy or ("depthwise" if layer.groups == layer.c > 1 else "implicit_gemm")
-            if strategy not in strategies.MODULES or strategies.load(strategy).obstacles(
+            if strategy not in strategies.NAMES or strategies.STRATEGIES[strategy].obstacles(
                 problem(layer, n), TARGETS[args.target], {}
             ):
                 strategy = "implicit_gemm"

@@ -63,7 +63,7 @@ def jobs(problem: ConvProblem, count: int) -> Iterator[tuple[str, Job]]:
     target = TARGETS["sm_90a"]
     yield "auto", Job(problem, target, "auto", {}, planned=True)
     for name in STRATEGIES:
-        strategy = strategies.load(name)
+        strategy = strategies.STRATEGIES[name]
         if strategy.obstacles(problem, target, {}):
             continue
         offered: list[Options] = strategy.candidates(problem, target)[:count]  # type: ignore[attr-defined]

@@ -59,7 +59,7 @@ def configurations(problem: ConvProblem) -> list[Candidate]:
     """Those of promise first, without repetition."""
     offers: list[tuple[float, Candidate]] = []
     for name in strategies.AUTO:
-        strategy = strategies.load(name)
+        strategy = strategies.STRATEGIES[name]
         if not strategy.obstacles(problem, TARGET, {}):
             offers += [(us, (name, o)) for us, o in strategy.timed(problem, TARGET, MOST, of_a_kind=3) if us < math.inf]
     offers.sort(key=lambda row: row[0])

@@ -36,7 +36,7 @@ from convgen.runtime.kernel import Kernel
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
-WINOGRAD = strategies.load("winograd")
+WINOGRAD = strategies.STRATEGIES["winograd"]
 
 
 def typed(problem: ConvProblem, dtype: str) -> ConvProblem:

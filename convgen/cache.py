@@ -18,12 +18,10 @@ import os
 import shutil
 import stat
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from weakref import WeakValueDictionary
 
 from convgen.diagnostics import warn
 from convgen.resources import cache_directory, cache_is_off
@@ -38,27 +36,6 @@ _STAGED = "convgen-"  # how names of folders on their way in or out begin
 _STALE_SECONDS = 24 * 3600
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 _warned: set[Path] = set()
-_turns: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
-_taking_turns = threading.Lock()
-
-
-@contextmanager
-def turn(key: str) -> Iterator[None]:
-    """One thread at a time, of those that ask for a key: the others wait, and then find what it made."""
-    with _taking_turns:
-        own = _turns.setdefault(key, threading.Lock())
-    with own:
-        yield
-
-
-def _forget_turns() -> None:
-    """In a process that was forked: the threads whose turns they were are not in it."""
-    global _taking_turns
-    _taking_turns = threading.Lock()
-    _turns.clear()
-
-
-os.register_at_fork(after_in_child=_forget_turns)
 
 
 class CacheWarning(UserWarning):

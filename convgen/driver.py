@@ -99,9 +99,9 @@ class Compilation:
         """
         from convgen.kernels import strategies
 
-        names = [self.strategy] if self.strategy in strategies.MODULES else reversed(strategies.AUTO)
-        loaded = map(strategies.load, names)
-        if all(s.obstacles(self.request.problem, self.target, self.options) for s in loaded):
+        names = [self.strategy] if self.strategy in strategies.NAMES else reversed(strategies.AUTO)
+        asked = (strategies.STRATEGIES[name] for name in names)
+        if all(s.obstacles(self.request.problem, self.target, self.options) for s in asked):
             _ = self.choice
 
     @cached_property
@@ -205,7 +205,7 @@ class Compilation:
             plan = self.plan
         except SpecError:
             plan = None
-        found = explain(self.request, plan, strategies.load_all(), self.target, gpu)
+        found = explain(self.request, plan, strategies.STRATEGIES, self.target, gpu)
         if plan is None or not self.spec.images:
             return found
         plans = {int(own.request.problem.n): own.plan for own in self.classes}
@@ -241,17 +241,17 @@ class _Options(Mapping[str, "Sequence[Option]"]):
     def __getitem__(self, name: str) -> Sequence[Option]:
         from convgen.kernels import strategies
 
-        return strategies.load(name).options
+        return strategies.STRATEGIES[name].options
 
     def __iter__(self) -> Iterator[str]:
         from convgen.kernels import strategies
 
-        return iter(strategies.MODULES)
+        return iter(strategies.NAMES)
 
     def __len__(self) -> int:
         from convgen.kernels import strategies
 
-        return len(strategies.MODULES)
+        return len(strategies.NAMES)
 
 
 def choose_all(spec: Spec, progress: Callable[[str], None] | None = None) -> list[Compilation]:
@@ -289,7 +289,7 @@ def render(plan: Plan) -> str:
     """The CUDA source of a plan."""
     from convgen.kernels import strategies
 
-    return strategies.load(plan.strategy).render(plan)
+    return strategies.STRATEGIES[plan.strategy].render(plan)
 
 
 def target_at_hand() -> Target:

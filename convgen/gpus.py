@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convgen import habits
+from convgen import habits, plurals
 
 #: A product of tf32 over one of 16 bits.
 _TF32_TIMES = 2
@@ -56,7 +56,7 @@ class Gpu:
         if dtype == "f32":
             products = 1 if math == "tf32" else 3
             by_tf32 = self.bits16.per_second / _TF32_TIMES / products
-            source = f"{products} tf32 product{'s' if products > 1 else ''} each, at half of the 16-bit rate"
+            source = f"{plurals.counted(products, 'tf32 product')} each, at half of the 16-bit rate"
             return self.f32 if self.f32.per_second >= by_tf32 else Rate(by_tf32, source)
         return self.bits16 if dtype in ("f16", "bf16") else self.bits8
 

@@ -142,7 +142,7 @@ def known_strategy(name: str) -> str:
     if isinstance(name, str) and (now := renamed.strategy(name)) != name:
         warn(f"the strategy `{name}` is now `{now}`", RenamedWarning)
         name = now
-    known = ("auto", *strategies.MODULES)
+    known = ("auto", *strategies.NAMES)
     if not isinstance(name, str) or name not in known:
         hint = _as_kernel(name) or habits.did_you_mean(str(name), known, habits.STRATEGIES)
         raise UsageError(unknown("strategy", name, known, hint))
@@ -153,7 +153,7 @@ def _as_kernel(name: object) -> str | None:
     """A hint where a strategy's kernel is named."""
     from convgen.kernels import registry, strategies
 
-    for strategy in strategies.MODULES:
+    for strategy in strategies.NAMES:
         if any(row.name == name for row in registry.kernels_of(strategy)):
             return f"it is a kernel of {strategy}: write `strategy {strategy} {{ kernel {name} }}` in the spec"
     return None

@@ -22,7 +22,7 @@ import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from convgen import driver
+from convgen import driver, plurals
 from convgen.cli import console
 from convgen.cli.arguments import add_tune, file, jobs, one_of
 from convgen.cli.sources import EMULATED, add_sources, read_sources
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=file, metavar="FILE", help="write all figures as JSON")
     parser.add_argument("--plot", type=file, metavar="FILE", help="draw a plot, .png or .svg (needs matplotlib)")
     parser.add_argument(
-        "--strategies", type=one_of("auto", *strategies.MODULES), default=(), metavar="NAMES",
+        "--strategies", type=one_of("auto", *strategies.NAMES), default=(), metavar="NAMES",
         help="also measure these strategies, separated by commas",
     )  # fmt: skip
     parser.add_argument(
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
                 _log(record.rows, len(entries))
     except KeyboardInterrupt:
         interrupted = True
-        console.warn(f"interrupted after {len(record.rows)} of {console.count(len(entries), 'convolution')}")
+        console.warn(f"interrupted after {len(record.rows)} of {plurals.counted(len(entries), 'convolution')}")
     finally:  # also where the GPU fails: what was measured is kept
         record.peaks = {dtype: asdict(peaks) for dtype, peaks in bench.peaks.items()}
         files = {arguments.out: record.to_json().encode() + b"\n"} if arguments.out else {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from convgen import plurals
 from convgen.cache import LIMIT_BYTES, Cache
 from convgen.cli import console
 from convgen.spec import UsageError
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     entries, size = cache.extent()
     if arguments.action == "show":
         limit = f"of at most {LIMIT_BYTES >> 20} MiB"
-        console.write(f"{cache.root}: {counted_entries(entries)}, {size / (1 << 20):.1f} MiB {limit}")
+        console.write(f"{cache.root}: {plurals.counted(entries, 'entry')}, {size / (1 << 20):.1f} MiB {limit}")
         if reason := cache.distrust:
             remedy = "set CONVGEN_CACHE_DIR to a folder that only you can write to"
             console.warn(f"{cache.root} {reason}, so it is not used\nhint: {remedy}")
@@ -49,10 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     left = cache.clear()
     if left:
-        raise UsageError(f"{cache.root}: {counted_entries(left)} could not be removed\nhint: see who owns that folder")
-    console.write(f"{cache.root}: {counted_entries(entries)} removed, {size / (1 << 20):.1f} MiB")
+        stays = f"{plurals.counted(left, 'entry')} could not be removed"
+        raise UsageError(f"{cache.root}: {stays}\nhint: see who owns that folder")
+    console.write(f"{cache.root}: {plurals.counted(entries, 'entry')} removed, {size / (1 << 20):.1f} MiB")
     return 0
-
-
-def counted_entries(number: int) -> str:
-    return f"{number} {'entry' if number == 1 else 'entries'}"

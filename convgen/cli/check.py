@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 
-from convgen import requests
+from convgen import plurals, requests
 from convgen.cli import console
 from convgen.cli.arguments import add_choice, add_specs, narrowed, paths, read_spec
 from convgen.diagnostics import SpecError, format_json
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
                 console.diagnose(e, sys.stdout)
         else:
             if as_text:
-                console.write(f"{spec.path}: {console.count(found, 'convolution')}, no errors")
+                console.write(f"{spec.path}: {plurals.counted(found, 'convolution')}, no errors")
     if not as_text:
         console.write(json.dumps(rows, indent=2))
     return code

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convgen import driver, requests
+from convgen import driver, plurals, requests
 from convgen.cli import console, records
 from convgen.cli.arguments import add_choice, add_images, add_specs, add_tune, one_of, read_specs
 from convgen.files import check_folder, write_all
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     console.table(("kernel", "op", "strategy", "configuration", "registers", "spilled"), _rows(kernels))
     endings = ", ".join(ending for ending, _ in kinds)
     targets = ", ".join(dict.fromkeys(kernel.manifest.target for kernel in kernels.values()))
-    console.write(f"\nwrote {console.count(len(files), 'file')} ({endings}) for {targets} to {folder}")
+    console.write(f"\nwrote {plurals.counted(len(files), 'file')} ({endings}) for {targets} to {folder}")
     return 0
 
 

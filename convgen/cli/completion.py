@@ -76,8 +76,8 @@ def _values() -> dict[str, Sequence[str]]:
     return {
         "ARCH": tuple(TARGETS),
         "GPU": tuple(str(gpu).replace(" ", "-") for gpu in GPUS.values()),
-        "NAME": ("auto", *strategies.MODULES),
-        "STRATEGY": strategies.MODULES,
+        "NAME": ("auto", *strategies.NAMES),
+        "STRATEGY": strategies.NAMES,
         "DEVICE": ("gpu", "emulate"),
         "NAMES": tuple(suites.names()),
         "TYPE": TENSOR_DTYPES,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from convgen import plurals
 from convgen.diagnostics import SpecError, format_rich, format_text
 from convgen.spec import UsageError
 
@@ -84,7 +85,7 @@ def diagnose(error: SpecError, stream: TextIO) -> None:
         _rich(stream).print(format_rich(found, error.text, error.path), soft_wrap=True)
     else:
         print(format_text(found, error.text, error.path), file=stream)
-    print(f"\n{error.path}: {count(len(found), 'error')}", file=stream)
+    print(f"\n{error.path}: {plurals.counted(len(found), 'error')}", file=stream)
 
 
 def show(report: object) -> None:
@@ -184,11 +185,6 @@ def progress_bar(what: str) -> Iterator[Advance]:
         yield lambda done, whole, what=None: progress.update(
             task, completed=done, total=whole, description=what and _escaped(what)
         )
-
-
-def count(number: int, what: str) -> str:
-    """`1 error`, `2 errors`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _mark(severity: str, style: str, message: str) -> None:

@@ -15,9 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 
-from convgen import __version__
+from convgen import __version__, plurals
 from convgen.cli import console
-from convgen.cli.cache import counted_entries
 from convgen.diagnostics import ConvgenError
 
 
@@ -116,13 +115,13 @@ def _cache() -> str:
             "hint: set CONVGEN_CACHE_DIR to a folder that you, and nobody else, can write to"
         )
     entries, size = cache.extent()
-    return f"{cache.root}: {counted_entries(entries)}, {size / (1 << 20):.1f} MiB"
+    return f"{cache.root}: {plurals.counted(entries, 'entry')}, {size / (1 << 20):.1f} MiB"
 
 
 def _driver() -> str:
     from convgen.runtime import cuda
 
-    return console.count(cuda.driver().device_count, "GPU") + " seen by the CUDA driver"
+    return plurals.counted(cuda.driver().device_count, "GPU") + " seen by the CUDA driver"
 
 
 def _gpu() -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from convgen import driver, gpus
+from convgen import driver, gpus, plurals
 from convgen.cli import console
 from convgen.cli.arguments import UsageError, add_choice, add_images, add_specs, file, read_specs, short
 from convgen.diagnostics import SpecError
@@ -85,7 +85,7 @@ def _write_page(arguments: argparse.Namespace) -> int:
         found = [c for spec in specs for c in driver.choose_all(spec)]
         text = page(found, say)
     write_all({arguments.html: text.encode()})
-    console.write(f"wrote {arguments.html}: {console.count(len(found), 'convolution')}")
+    console.write(f"wrote {arguments.html}: {plurals.counted(len(found), 'convolution')}")
     return 0
 
 

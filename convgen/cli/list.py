@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 
+from convgen import plurals
 from convgen.cli import console
 from convgen.spec import UsageError, known_strategy
 
@@ -30,7 +31,7 @@ def _what(word: str) -> str:
     """Raises UsageError for a strategy, of which something else is asked."""
     from convgen.kernels import strategies
 
-    if word in strategies.MODULES:
+    if word in strategies.NAMES:
         raise UsageError(f"`{word}` is a strategy\nhint: `convgen list options {word}` lists its options")
     return word
 
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         from convgen.kernels import strategies
 
         name = arguments.strategy
-        has_options = arguments.what == "strategies" and name in strategies.MODULES
+        has_options = arguments.what == "strategies" and name in strategies.NAMES
         hint = f"`convgen list options {name}`" if has_options else f"leave out `{name}`"
         raise UsageError(f"`{arguments.what}` takes no name\nhint: {hint}")
     for i, (name, show) in enumerate(_LISTS.items()):
@@ -74,7 +75,7 @@ def _strategies() -> None:
     from convgen.kernels.registry import kernels_of
 
     rows = [
-        (name, ", ".join(row.name for row in kernels_of(name)), s.summary) for name, s in strategies.load_all().items()
+        (name, ", ".join(row.name for row in kernels_of(name)), s.summary) for name, s in strategies.STRATEGIES.items()
     ]
     console.table(("strategy", "kernels", "what it is"), rows)
 
@@ -84,14 +85,14 @@ def _options(strategy: str | None) -> None:
     from convgen.kernels.config import option_rows
     from convgen.kernels.registry import kernels_of
 
-    names = [known_strategy(strategy)] if strategy else list(strategies.MODULES)
+    names = [known_strategy(strategy)] if strategy else list(strategies.NAMES)
     if "auto" in names:
         raise UsageError("`auto` has no options: it chooses\nhint: name a strategy, such as tma_im2col")
     rows = []
     for name in names:
         kernels = kernels_of(name)
         if len(kernels) > 1:
-            kernel = strategies.load(name).options[0]
+            kernel = strategies.STRATEGIES[name].options[0]
             rows.append((name, "", kernel.name, kernel.legal, kernel.doc))
         own = [(row.name, o) for row in kernels for o in option_rows(row.config)]
         rows += [(name, kernel, o.name, o.legal, o.doc) for kernel, o in own]
@@ -101,7 +102,7 @@ def _options(strategy: str | None) -> None:
 def _suites() -> None:
     from convgen.bench import suites
 
-    rows = [(name, console.count(len(suites.find(name)), "spec"), _about(name)) for name in suites.names()]
+    rows = [(name, plurals.counted(len(suites.find(name)), "spec"), _about(name)) for name in suites.names()]
     console.table(("suite", "specs", "what it is"), rows)
 
 

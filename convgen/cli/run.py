@@ -31,7 +31,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convgen import driver, habits
+from convgen import driver, habits, plurals
 from convgen.cli import console
 from convgen.cli.arguments import add_choice, add_images, add_specs, add_tune, file, read_specs, short
 from convgen.diagnostics import ConvgenError, SpecError
@@ -121,7 +121,7 @@ def _check_batch(chosen: list[driver.Compilation], batch: int | None) -> None:
         if batch and not compilation.varies and batch > n:
             name = _let_of_images(compilation, batch)
             hint = f"-D overrides a `let` of the batch: -D {name}={batch}" if name else f"write n={batch} into the spec"
-            raise UsageError(f"--batch {batch}: {compilation.name} has {console.count(n, 'image')}\nhint: {hint}")
+            raise UsageError(f"--batch {batch}: {compilation.name} has {plurals.counted(n, 'image')}\nhint: {hint}")
 
 
 def _let_of_images(compilation: driver.Compilation, batch: int) -> str | None:
@@ -168,7 +168,7 @@ def _write_trace(launches: list[Launch], path: Path) -> None:
         longest = max(lines, key=lambda line: line.cycles)
         text = views.chrome_json(lines) if path.suffix == ".json" else views.picture(longest)
     write_all({path: text.encode()})
-    console.write(f"wrote {path}: {console.count(len(lines), 'launch')}".replace("launchs", "launches"))
+    console.write(f"wrote {path}: {plurals.counted(len(lines), 'launch')}")
     if left_out := sum(launch.left_out for launch in launches):
         console.warn(f"{left_out} events are left out of the trace\nhint: fewer images have fewer: --batch 1")
 
@@ -190,7 +190,7 @@ def _verified(asked: driver.Compilation, device: str, batch: int | None, seed: i
     report = (_on_gpu if device == "gpu" else _emulated)(kernel, problem.static, seed)
     where = "on the GPU" if device == "gpu" else "emulated"
     if asked.varies:
-        where += f" on {console.count(int(problem.n), 'image')}, planned for {images}"
+        where += f" on {plurals.counted(int(problem.n), 'image')}, planned for {images}"
     elif problem.n < images:
         where += f" on {problem.n} of {images} images"
     console.write(f"{compilation.name}: {problem.op} by {compilation.plan.strategy}, {where}: {report}")

@@ -26,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from convgen import plurals
 from convgen.cli import console
 from convgen.cli.arguments import file, jobs, one_of
 from convgen.cli.sources import EMULATED, add_sources, read_sources
@@ -52,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--budget", type=_seconds, default=math.inf, metavar="SECONDS", help="stop after this many seconds"
     )
     parser.add_argument(
-        "--strategies", type=one_of(*strategies.MODULES), metavar="NAMES",
+        "--strategies", type=one_of(*strategies.NAMES), metavar="NAMES",
         help="try only these, separated by commas (default: the spec's, or all if it says auto)",
     )  # fmt: skip
     parser.add_argument("--again", action="store_true", help="also measure again what was measured before")
@@ -93,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         code = _tune(sources, arguments, place) if sources else 0
     if arguments.export:
         known = database.read_all(place)
-        console.write(f"{console.count(_export(known, place, arguments.export), 'choice')} in {arguments.export}")
+        console.write(f"{plurals.counted(_export(known, place, arguments.export), 'choice')} in {arguments.export}")
     return code
 
 
@@ -121,7 +122,7 @@ def _tune(sources: list[tuple[str, Compilation]], arguments: argparse.Namespace,
     _show(tasks)
     if left := sum(len(task.untried) for task in tasks.values()):
         why = "interrupted" if code == 130 else "ended early" if failed else "the budget is used up"
-        console.warn(f"{why} with {console.count(left, 'candidate')} left: run the same command again to continue")
+        console.warn(f"{why} with {plurals.counted(left, 'candidate')} left: run the same command again to continue")
     if failed:
         raise failed
     hopeless = [task for task in tasks.values() if not task.untried and not task.best]
@@ -141,17 +142,19 @@ def _machines(arguments: argparse.Namespace) -> AbstractContextManager[Machines]
 def _tasks(
     sources: list[tuple[str, Compilation]], arguments: argparse.Namespace, db: Database, gpu: Gpu, each: Each
 ) -> dict[str, Task]:
-    """A task for each distinct convolution on a kind of GPU, by the name of the first that has it."""
+    """A task for each distinct convolution on a kind of GPU, by the name of the first that has it; one for each way to
+    compute it that specs state."""
     from convgen.planner import database
     from convgen.planner.database import Status
     from convgen.tune.candidates import listed
     from convgen.tune.search import prepare
 
     forget = tuple(Status) if arguments.again else (Status.FAILED, Status.WRONG) if arguments.retry else ()
-    distinct: dict[str, tuple[str, Wanted]] = {}
+    distinct: dict[tuple[object, ...], tuple[str, Wanted]] = {}
     for name, source in sources:
-        compilation = _for(source, name, gpu)
-        distinct.setdefault(database.key(compilation.request.problem), (name, _wanted(compilation, arguments)))
+        wanted = _wanted(_for(source, name, gpu), arguments)
+        what = database.key(wanted.problem), tuple(wanted.names), database.canonical(wanted.fixed)
+        distinct.setdefault(what, (name, wanted))
     tasks: dict[str, Task] = {}
     for (name, wanted), (untuned, found) in zip(
         distinct.values(), each(listed, [wanted for _, wanted in distinct.values()]), strict=True
@@ -241,7 +244,7 @@ class Progress:
 
     @property
     def _state(self) -> str:
-        return f"{self._done} of {console.count(len(self._names), 'layer')}, {console.count(self._gpus, 'GPU')}"
+        return f"{self._done} of {plurals.counted(len(self._names), 'layer')}, {plurals.counted(self._gpus, 'GPU')}"
 
     def measured(self, task: Task, measurement: Measurement, seconds_left: float) -> None:
         gone = time.monotonic() - self._begun
@@ -259,7 +262,7 @@ class Progress:
 
     def gone(self, member: Member, reason: str, left: int) -> None:
         self._gpus = left
-        console.warn(f"a {member.gpu.name} is lost, {console.count(left, 'GPU')} left: {reason}")
+        console.warn(f"a {member.gpu.name} is lost, {plurals.counted(left, 'GPU')} left: {reason}")
 
 
 def _show(tasks: dict[str, Task]) -> None:

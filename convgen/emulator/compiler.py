@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from convgen.cache import Cache, turn
+from convgen.cache import Cache
 from convgen.diagnostics import ConvgenError
 from convgen.emulator.declared import bounds, is_whole
 from convgen.emulator.errors import EmulationError, Finding, NoHostCompiler
 from convgen.files import write_all
+from convgen.turns import turn
 
 _HERE = Path(__file__).resolve().parent
 INCLUDE = _HERE / "include"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from convgen import habits
+from convgen import habits, plurals
 from convgen.diagnostics import Report, did_you_mean, listing
 from convgen.frontend import ast
 from convgen.frontend.dims import ROLE_DIMS
@@ -386,7 +386,7 @@ class Body:
             return None
         if len(arguments) != function.arity:
             self._faulty |= len(arguments) < function.arity
-            takes = f"{function.arity} argument{'s' if function.arity > 1 else ''}"
+            takes = plurals.counted(function.arity, "argument")
             hint = f"`{name}({', '.join(function.parameters)})` is {function.doc}"
             self._report.error("E303", f"`{name}` takes {takes}, not {len(arguments)}", e.span, hint)
             return None

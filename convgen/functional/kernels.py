@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from convgen.diagnostics import ConvgenError
+from convgen.diagnostics import ConvgenError, SpecError
+from convgen.runtime.errors import CompileError
+from convgen.spec import UsageError
+from convgen.turns import turn
 
 if TYPE_CHECKING:
     from convgen.runtime.kernel import Kernel
@@ -18,13 +20,13 @@ Value = TypeVar("Value")
 class Once(Generic[Key, Value]):
     """Values by key.  The first thread that asks for one makes it, others that ask meanwhile wait for it.
 
-    A ConvgenError is kept as a value is, and raised to everyone who asks again.
+    What a spec or NVRTC says against it is kept as a value is, and raised to everyone who asks again.  Other errors,
+    such as memory that is short, may be gone by then.
     """
 
     def __init__(self, make: Callable[[Key], Value]) -> None:
         self._make = make
         self._made: dict[Key, Value | ConvgenError] = {}
-        self._locks: dict[Key, threading.Lock] = {}
 
     def __call__(self, key: Key) -> Value:
         found = self._made.get(key)
@@ -38,11 +40,11 @@ class Once(Generic[Key, Value]):
         return key in self._made
 
     def _first(self, key: Key) -> Value | ConvgenError:
-        with self._locks.setdefault(key, threading.Lock()):  # of a dict, which is one step for other threads
+        with turn((self, key)):
             if key not in self._made:
                 try:
                     self._made[key] = self._make(key)
-                except ConvgenError as error:
+                except (SpecError, UsageError, CompileError) as error:
                     self._made[key] = error
             return self._made[key]
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Real
 
-from convgen import habits
+from convgen import habits, plurals
 from convgen.runtime.errors import WrongArguments
 
 
@@ -141,7 +141,7 @@ def activation(given: str | Sequence[object] | None, beyond: float = math.inf) -
     finite = [value for value in map(_float, numbers) if math.isfinite(value)]
     if len(finite) < len(numbers) or len(numbers) > len(known.defaults):
         count = len(known.defaults)
-        takes = f"at most {count} finite number{'s' if count > 1 else ''}" if count else "no numbers"
+        takes = f"at most {plurals.counted(count, 'finite number')}" if count else "no numbers"
         raise WrongArguments(f"activation {name!r} takes {takes}, not {', '.join(map(repr, numbers))}")
     if too_large := [value for value in finite if abs(value) >= beyond]:
         raise WrongArguments(f"activation {name!r} computes with float32, which does not hold {too_large[0]!r}")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from convgen import plurals
 from convgen.frontend.types import ACCUMULATOR_OF
 from convgen.functional.arrays import WIDEST, channels_first, channels_last, is_packed, order_of
 from convgen.functional.layouts import Given, result_order
@@ -372,7 +373,7 @@ def _check_channels(c: int, weight: Sequence[int], groups: int) -> None:
     _check_groups(groups, weight[0])
     if weight[1] * groups != c:
         raise WrongShape(
-            f"input has {c} channels in {groups} group{'s' if groups > 1 else ''}, and weight {tuple(weight)} takes "
+            f"input has {c} channels in {plurals.counted(groups, 'group')}, and weight {tuple(weight)} takes "
             f"{weight[1]} per group: expected {c // groups}"
         )
 

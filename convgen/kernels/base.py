@@ -34,11 +34,6 @@ class Obstacle:
     option: str = ""
 
 
-def counted(count: int, what: str) -> str:
-    """A count and what is counted: `1 stage`, `2 stages`, `2 boxes`."""
-    return f"{count} {what}{'' if count == 1 else 'es' if what.endswith('x') else 's'}"
-
-
 class Obstacles(list[Obstacle]):
     """Obstacles that are found one by one."""
 

@@ -242,7 +242,7 @@ _ROWS: tuple[Strategy, ...] = (
 STRATEGIES: dict[str, Strategy] = {row.name: row for row in _ROWS}
 
 #: Their names; those that `auto` chooses among, and the others.
-MODULES: tuple[str, ...] = tuple(STRATEGIES)
+NAMES: tuple[str, ...] = tuple(STRATEGIES)
 AUTO: tuple[str, ...] = tuple(name for name, row in STRATEGIES.items() if not row.by_name)
 BY_NAME: tuple[str, ...] = tuple(name for name, row in STRATEGIES.items() if row.by_name)
 #: Those whose times without an epilogue say nothing about one with it.
@@ -256,12 +256,3 @@ VARYING = {"sums": "atomic", "method": "scatter"}
 def varies(options: Options) -> bool:
     """Whether results vary from run to run."""
     return any(options.get(name) == value for name, value in VARYING.items())
-
-
-def load(name: str) -> Strategy:
-    """The strategy of a name.  Raises KeyError."""
-    return STRATEGIES[name]
-
-
-def load_all() -> dict[str, Strategy]:
-    return dict(STRATEGIES)

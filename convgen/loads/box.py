@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from convgen import plurals
 from convgen.emulator.tensor_map import problems
 from convgen.ir.index_map import FORWARD, TmaAxis, tma_axes
 from convgen.ir.plan import Plan, TensorMap
@@ -127,12 +128,13 @@ def load_of(
     channels = channels or (box.channels if box else DEFAULT_BYTES // element_bytes)
     offsets = tuple(offsets) if offsets is not None else (0,) * len(axes)
     if len(offsets) != len(axes):
-        raise UsageError(f"{problem.name}: --offsets needs {_count(len(axes))}, one for each of {_names(axes)}")
+        raise UsageError(
+            f"{problem.name}: --offsets needs {plurals.counted(len(axes), 'number')}, one for each of {_names(axes)}"
+        )
     start = tuple(at) if len(at) != 1 else _tile(problem, axes, at[0], pixels)
     if len(start) != len(axes) + 2:
-        raise UsageError(
-            f"{problem.name}: --load needs {_count(len(axes) + 2)}, n, {_names(axes)} and the channel, or a tile's"
-        )
+        needed = plurals.counted(len(axes) + 2, "number")
+        raise UsageError(f"{problem.name}: --load needs {needed}, n, {_names(axes)} and the channel, or a tile's")
     load = Load(problem, axes, start, offsets, pixels, channels)
     for axis, first, extent in zip(axes, start[1:-1], load.extents, strict=True):
         last = extent - 1 + axis.upper
@@ -165,10 +167,6 @@ def _tile(problem: ConvProblem, axes: tuple[TmaAxis, ...], tile: int, pixels: in
         at.insert(0, first % extent * axis.element_stride + axis.lower)
         first //= extent
     return (first, *at, 0)
-
-
-def _count(number: int) -> str:
-    return f"{number} number{'s' * (number > 1)}"
 
 
 def _names(axes: tuple[TmaAxis, ...]) -> str:

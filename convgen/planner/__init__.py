@@ -49,7 +49,7 @@ def choose(problem: ConvProblem, target: Target, strategy: str, options: Options
 def untuned(problem: ConvProblem, target: Target, strategy: str, options: Options) -> Choice:
     """The strategy for a problem where no measurement is known.  Raises CannotServe."""
     if strategy != "auto":
-        chosen = strategies.load(strategy)
+        chosen = strategies.STRATEGIES[strategy]
         obstacles = tuple(chosen.obstacles(problem, target, options))
         if obstacles:
             raise CannotServe({strategy: obstacles})
@@ -57,7 +57,7 @@ def untuned(problem: ConvProblem, target: Target, strategy: str, options: Option
     rejected: dict[str, tuple[Obstacle, ...]] = {}
     serving: list[Strategy] = []
     for name in strategies.AUTO:
-        candidate = strategies.load(name)
+        candidate = strategies.STRATEGIES[name]
         if obstacles := tuple(candidate.obstacles(problem, target, {})):
             rejected[name] = obstacles
         else:
@@ -75,7 +75,7 @@ def untuned(problem: ConvProblem, target: Target, strategy: str, options: Option
     reason = f"auto: {estimates[best][0]:.1f} us by the cost model" + (f" ({others})" if others else "")
     if favored:
         return replace(favored, reason=f"{reason}; {favored.reason}", rejected=rejected)
-    return Choice(strategies.load(best), {}, reason, rejected)
+    return Choice(strategies.STRATEGIES[best], {}, reason, rejected)
 
 
 Estimated = dict[str, tuple[float, bool]]
@@ -107,7 +107,7 @@ def _estimates(serving: Sequence[Strategy], problem: ConvProblem, target: Target
 
 def serving(problem: ConvProblem, target: Target) -> list[str]:
     """The names of the strategies that serve a problem, among those of `auto`."""
-    return [name for name in strategies.AUTO if not strategies.load(name).obstacles(problem, target, {})]
+    return [name for name in strategies.AUTO if not strategies.STRATEGIES[name].obstacles(problem, target, {})]
 
 
 #: What yields where the epilogue's operands need shared memory, too, or threads: in this order.  The tile does not: the
@@ -137,9 +137,9 @@ def tuned(problem: ConvProblem, target: Target, strategy: str, options: Options,
 
 def _is_known(tuned: database.Tuned) -> bool:
     """Whether this version has the strategy, and its options with these values."""
-    if tuned.strategy not in strategies.MODULES:
+    if tuned.strategy not in strategies.NAMES:
         return False
-    rows = {option.name: option for option in strategies.load(tuned.strategy).options}
+    rows = {option.name: option for option in strategies.STRATEGIES[tuned.strategy].options}
     return all(name in rows and rows[name].allows(value) for name, value in tuned.options.items())
 
 
@@ -151,7 +151,7 @@ def _legal(tuned: database.Tuned, problem: ConvProblem, target: Target) -> Choic
     of_result = any(problem.like(t) is problem.result for t in problem.sums)
     if of_result and tuned.left_out == database.THE_EPILOGUE:
         return None
-    chosen = strategies.load(tuned.strategy)
+    chosen = strategies.STRATEGIES[tuned.strategy]
     for yielding in YIELDING if tuned.left_out else YIELDING[:1]:
         options = {name: value for name, value in tuned.options.items() if name not in yielding}
         if not chosen.obstacles(problem, target, options):

@@ -79,7 +79,7 @@ def _is_of_options(obstacle: Obstacle, hint: str, stated: Options) -> bool:
 def _own_hint(obstacle: Obstacle, strategy: str, request: Request, target: Target) -> str:
     """An obstacle's hint; none where it is another kernel, which does not serve either."""
     word, _, kernel = obstacle.hint.partition(" ")
-    if word == "kernel" and strategies.load(strategy).obstacles(request.problem, target, {"kernel": kernel}):
+    if word == "kernel" and strategies.STRATEGIES[strategy].obstacles(request.problem, target, {"kernel": kernel}):
         return ""
     return obstacle.hint
 
@@ -102,6 +102,7 @@ def _or_another(hint: str, error: CannotServe, request: Request, target: Target)
 def _without_kernel(request: Request, target: Target) -> str:
     """What to write for another kernel of the strategy to serve, with the other options."""
     more = {name: value for name, value in request.options.items() if name != "kernel"}
-    if len(more) == len(request.options) or strategies.load(request.strategy).obstacles(request.problem, target, more):
+    strategy = strategies.STRATEGIES[request.strategy]
+    if len(more) == len(request.options) or strategy.obstacles(request.problem, target, more):
         return ""
     return f"leave `kernel {request.options['kernel']}` out"

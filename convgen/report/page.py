@@ -122,7 +122,7 @@ def _times(c: Compilation) -> str:
     computing = 2 * problem.macs / product_rate(problem, gpu, plan).per_second
     least = 1e6 * max(problem.min_bytes / gpu.memory.per_second, computing)
     rows = {f"this plan ({plan.strategy})": plan.us} if plan.us else {}
-    for name, strategy in strategies.load_all().items():
+    for name, strategy in strategies.STRATEGIES.items():
         if name != plan.strategy and not strategy.obstacles(problem, plan.target, {}):
             us = strategy.estimate(problem, plan.target, {})
             rows |= {name: us} if us < math.inf else {}

@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from convgen.cache import Cache, turn
+from convgen.cache import Cache
 from convgen.ir.plan import Plan
 from convgen.resources import directory
 from convgen.runtime import nvrtc, nvrtc_library
 from convgen.runtime.manifest import Manifest
+from convgen.turns import turn
 
 #: Changes whenever the files of an entry change their names or meaning.
 _SCHEMA = 1

@@ -6,15 +6,16 @@ Python's reading of attributes, so it does that and nothing else: no loop, no pa
 kernel(x, w, b=b, out=y) with arrays of CuPy it reads
 
     def __call__(self, /, x, w, b, *, out=None, stream=None, workspace=None):
+        enqueue = None
         try:
             if out is not None and workspace is None and x.dtype is _dtype_0 and x.shape == _shape_0 and ...:
                 handle = _current(_device).ptr if stream is None else _handle(stream)
                 enqueue = _launched.get((handle, x.data.ptr, ...))
-                if enqueue:
-                    enqueue()
-                    return out
         except AttributeError:
             pass
+        if enqueue:
+            enqueue()
+            return out
         return self._call((x, w, b), {}, out, stream, workspace)
 
 A kernel that brings its own workspace also asks whether the stream is being captured, since a capture has another.
@@ -31,15 +32,16 @@ from typing import Any, NamedTuple
 
 _TEXT = """\
 def __call__(self, /, {names}, *, out=None, stream=None, workspace=None):
+    enqueue = None
     try:
         if out is not None and workspace is None and {count}{right}:
             handle = {stream} if stream is None else _handle(stream)
             enqueue = _launched.get((handle, {key}))
-            if enqueue{idle}:
-                enqueue()
-                return out
     except AttributeError:  # an array of another library
         pass
+    if enqueue{idle}:
+        enqueue()
+        return out
     return self._call(({names},), {{}}, out, stream, workspace)
 """
 #: What the text has names for; others begin with "_".

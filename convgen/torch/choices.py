@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +45,7 @@ class Choices:
         self._measure = measure
         self._builders = builders
         self._lock = threading.RLock()
+        self._closed = False
 
     @property
     def report(self) -> Report:
@@ -54,7 +56,15 @@ class Choices:
         """Until all kernels are built that were asked for."""
         for kind in list(self._kinds.values()):
             if kind.building is not None:
-                kind.building.exception()
+                with suppress(CancelledError):
+                    kind.building.exception()
+
+    def close(self) -> None:
+        """Builds nothing more; aten computes what is not built yet."""
+        with self._lock:
+            self._closed = True
+        if self._builders is not None:
+            self._builders.shutdown(wait=False, cancel_futures=True)
 
     def launch(self, asked: Asked) -> Launch | None:
         """What computes it by convgen; None where aten does, perhaps for now."""
@@ -109,6 +119,9 @@ class Choices:
             serving = self._built(kind, asked)
             if serving is None:
                 return
+            if serving.for_now:
+                kind.row, kind.building = Row(layer, "aten", why_not=serving.why_not), None
+                return
             row = Row(layer, serving.kernel, fused=_fused(asked), spec=serving.spec)
             if serving.launch is None:
                 row = Row(layer, "aten", why_not=serving.why_not)
@@ -121,6 +134,8 @@ class Choices:
     def _built(self, kind: _Kind, asked: Asked) -> Served | None:
         if self._builders is None:
             return asked.served()
+        if self._closed:
+            return None
         if kind.building is None:
             kind.building = self._builders.submit(asked.served)
         return kind.building.result() if kind.building.done() else None

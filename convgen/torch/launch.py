@@ -23,8 +23,9 @@ from convgen.ir.problem import Op
 from convgen.runtime import cuda
 from convgen.runtime.arrays import TORCH as TORCH_TENSORS
 from convgen.runtime.arrays import capturing
-from convgen.runtime.errors import WrongType
+from convgen.runtime.errors import Misaligned, NoCupy, Overlap, WrongDevice, WrongType
 from convgen.runtime.kernel import Kernel
+from convgen.torch.memory import is_out_of_memory
 
 Tensor = Any
 #: Element types whose results have the same type, as torch wants them.
@@ -41,7 +42,12 @@ class Served:
     kernel: str = ""  # what serves, in words
     spec: str = ""  # the kernel's
     tuned: bool = False  # whether candidates were measured for it, or would have been
+    for_now: bool = False  # memory was short: the next call may be served
 
+
+#: What a launch refuses of very tensors: an address that the kernel's loads cannot have, memory in common, another GPU;
+#: and a product by cuBLAS without CuPy.  Where the driver fails, what follows is not to be trusted.
+REFUSALS = (Misaligned, Overlap, WrongDevice, NoCupy)
 
 _SERVED: dict[Hashable, Served] = {}
 
@@ -68,14 +74,32 @@ def remembered(
     found = _SERVED.get(key)
     if found is None or (tune and not found.tuned and not capturing()):
         try:
-            found = replace(_serve(make(), tensors, out, tune), tuned=tune is not None)
-        except ConvgenError as error:
-            found = Served(None, str(error), tuned=tune is not None)
-        except Exception as error:  # a defect of convgen's must not end a network that aten can run
-            warnings.warn(f"convgen leaves a convolution to aten: {type(error).__name__}: {error}", stacklevel=4)
-            found = Served(None, f"{type(error).__name__}: {error}", tuned=tune is not None)
-        _SERVED[key] = found
+            found = _serve(make(), tensors, out, tune)
+        except Exception as error:
+            if is_out_of_memory(error):
+                return Served(None, str(error), for_now=True)
+            found = _unserved(error)
+        found = _SERVED[key] = replace(found, tuned=tune is not None)
     return found
+
+
+def _unserved(error: Exception) -> Served:
+    """Why aten computes it: a defect of convgen's must not end a network that aten can run."""
+    if isinstance(error, ConvgenError):
+        return Served(None, str(error))
+    why = f"{type(error).__name__}: {error}"
+    warnings.warn(f"convgen leaves a convolution to aten: {why}", stacklevel=5)
+    return Served(None, why)
+
+
+def launched(launch: Callable[..., Any] | None, *arguments: Any) -> Any:
+    """What a launch gives; None where there is none, and where it refuses these very tensors, which aten takes."""
+    if launch is None:
+        return None
+    try:
+        return launch(*arguments)
+    except REFUSALS:
+        return None
 
 
 def key_of(

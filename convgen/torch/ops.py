@@ -24,13 +24,12 @@ from typing import Any
 
 import torch
 
-from convgen.diagnostics import ConvgenError
 from convgen.functional.arrays import WIDEST
 from convgen.ir.problem import Op
 from convgen.torch import aten
 from convgen.torch.asked import Gradient, WithBias, empty_in_order, in_order, made_in_order, order_of
 from convgen.torch.choices import Choices
-from convgen.torch.launch import served
+from convgen.torch.launch import launched, served
 from convgen.torch.network.inductor import tell_briefly
 from convgen.torch.network.report import Report
 
@@ -60,13 +59,8 @@ library.define("copy_into(Tensor(a!) out, Tensor input) -> ()", tags=_LIES_ANYHO
 def _fused_on_gpu(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str, *geometry: Any
 ) -> Tensor:  # fmt: skip
-    launch = served(input, weight, operands, epilogue, *geometry).launch
-    if launch is not None:
-        try:
-            return launch(input, weight, operands)
-        except ConvgenError:  # of these very tensors: an address that the kernel's loads cannot have
-            pass
-    return _fused_by_aten(input, weight, operands, epilogue, *geometry)
+    made = launched(served(input, weight, operands, epilogue, *geometry).launch, input, weight, operands)
+    return _fused_by_aten(input, weight, operands, epilogue, *geometry) if made is None else made
 
 
 def _fused_by_aten(
@@ -81,14 +75,8 @@ def _into_on_gpu(
     out: Tensor, input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str, *geometry: Any
 ) -> None:
     arguments = input, weight, operands, epilogue, *geometry
-    launch = served(*arguments, out=out).launch
-    if launch is not None:
-        try:
-            launch(input, weight, operands, out)
-            return
-        except ConvgenError:  # as above
-            pass
-    out.copy_(_fused_by_aten(*arguments))
+    if launched(served(*arguments, out=out).launch, input, weight, operands, out) is None:
+        out.copy_(_fused_by_aten(*arguments))
 
 
 def _into_by_aten(out: Tensor, *arguments: Any) -> None:
@@ -171,13 +159,8 @@ def gradients() -> Report:
 
 
 def _gradient_on_gpu(asked: Gradient) -> Tensor:
-    launch = choices.launch(asked)
-    if launch is not None:
-        try:
-            return launch(*asked.reads, ())
-        except ConvgenError:  # as above
-            pass
-    return asked.by_aten()
+    made = launched(choices.launch(asked), *asked.reads, ())
+    return asked.by_aten() if made is None else made
 
 
 def of_input(grad: Tensor, weight: Tensor, input_size: Sequence[int], *geometry: Any) -> Gradient:
@@ -204,13 +187,8 @@ for _name, _ask in {"conv_input": of_input, "conv_weight": of_weight}.items():
 
 
 def _with_bias_on_gpu(asked: WithBias) -> tuple[Tensor, Tensor]:
-    launch = choices.launch(asked)
-    if launch is not None:
-        try:
-            return with_bias(launch(*asked.reads, ()))
-        except ConvgenError:  # as above
-            pass
-    return _gradient_on_gpu(asked.bare), asked.sum()
+    made = launched(choices.launch(asked), *asked.reads, ())
+    return (_gradient_on_gpu(asked.bare), asked.sum()) if made is None else with_bias(made)
 
 
 def with_bias(made: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

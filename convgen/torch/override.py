@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from convgen.diagnostics import ConvgenError
 from convgen.runtime.errors import WrongArguments
 from convgen.torch.asked import Asked, Gradient, WithBias, in_order, of_backward, of_convolution, order_of
 from convgen.torch.choices import Choices
+from convgen.torch.launch import launched
 from convgen.torch.network.report import Report
 from convgen.torch.network.timing import timing
 from convgen.torch.switches import allow_tf32, deterministic
@@ -59,8 +59,7 @@ class Enabled:
     """What `enabled` yields: `report` says, of each kind of convolution met so far, what computes it and why."""
 
     def __init__(self, measure: bool) -> None:
-        self._builders = ThreadPoolExecutor(2, thread_name_prefix="convgen-build")
-        self._choices = Choices(measure, self._builders)
+        self._choices = Choices(measure, ThreadPoolExecutor(2, thread_name_prefix="convgen-build"))
         self._library: Any = None
         self._backward: dict[str, Any] = {}  # what aten has, by device
 
@@ -83,17 +82,11 @@ class Enabled:
 
     def remove(self) -> None:
         self._library._destroy()
-        self._builders.shutdown(wait=False, cancel_futures=True)
+        self._choices.close()
 
-    def _launched(self, asked: Asked) -> Tensor | None:
+    def _launched(self, asked: Asked) -> Any:
         """What convgen computes; None where aten has to."""
-        launch = self._choices.launch(asked)
-        if launch is not None:
-            try:
-                return launch(*asked.reads, asked.operands)
-            except ConvgenError:  # of these very tensors: an address that the kernel's loads cannot have
-                pass
-        return None
+        return launched(self._choices.launch(asked), *asked.reads, asked.operands)
 
     def _convolution(self, input: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
         """aten::convolution."""

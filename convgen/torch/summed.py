@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from convgen.diagnostics import ConvgenError
 from convgen.functional.pointwise import SUMS
 from convgen.ir.problem import Op
 from convgen.torch import ops
 from convgen.torch.asked import Forward, Gradient, Summed
+from convgen.torch.launch import launched
 
 Tensor = Any
 
@@ -50,14 +50,8 @@ def of_input(
 
 
 def _on_gpu(asked: Summed) -> list[Tensor]:
-    launch = asked.served().launch
-    if launch is not None:
-        try:
-            made: list[Tensor] = launch(*asked.reads, asked.operands)
-            return made
-        except ConvgenError:  # of these very tensors: an address that the kernel's loads cannot have
-            pass
-    return asked.by_aten()
+    made: list[Tensor] | None = launched(asked.served().launch, *asked.reads, asked.operands)
+    return asked.by_aten() if made is None else made
 
 
 def _empty(asked: Summed) -> list[Tensor]:

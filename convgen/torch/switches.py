@@ -7,6 +7,18 @@ from typing import Any
 import torch
 
 
+def switches() -> tuple[bool | str, ...]:
+    """All that may change what aten computes a layer with, and so how long it takes."""
+    return (
+        torch.backends.cudnn.benchmark,
+        deterministic(),
+        allow_tf32(),
+        _matmul_precision(),
+        str(torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction),
+        str(torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction),
+    )
+
+
 def deterministic() -> bool:
     """Whether cuDNN may take only algorithms that give the same bits in every run."""
     return bool(torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled())
@@ -20,3 +32,12 @@ def allow_tf32() -> bool:
         return bool(cudnn.allow_tf32)
     except RuntimeError:
         return bool(cudnn.conv.fp32_precision == "tf32")
+
+
+def _matmul_precision() -> str:
+    """Of products of float32, by either of PyTorch's switches."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        matmul: Any = torch.backends.cuda.matmul
+        return str(matmul.fp32_precision)

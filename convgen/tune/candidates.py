@@ -6,8 +6,7 @@ promising first; every strategy's defaults are tried in any case.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -58,7 +57,7 @@ def candidates(
     found: dict[tuple[str, str], tuple[tuple[bool, float], Candidate]] = {}
     for name in names:
         for place, options in enumerate(_offers(problem, target, name, fixed or {})):
-            promise = place > 0, _estimate(problem, target, name, options)
+            promise = place > 0, strategies.STRATEGIES[name].estimate(problem, target, options)
             found.setdefault((name, canonical(options)), (promise, (name, options)))
     return [candidate for _, candidate in sorted(found.values(), key=lambda row: row[0])]
 
@@ -69,7 +68,7 @@ def promising(problem: ConvProblem, target: Target, names: Sequence[str], most: 
     found = [
         (us, (name, options))
         for name in names
-        for us, options in strategies.load(name).timed(problem, target, most, of_a_kind=2)
+        for us, options in strategies.STRATEGIES[name].timed(problem, target, most, of_a_kind=2)
     ]
     found.sort(key=lambda row: row[0])
     return [candidate for us, candidate in found if us <= within * found[0][0]][:most]
@@ -90,26 +89,16 @@ def stated(problem: ConvProblem, target: Target, candidate: Candidate) -> Candid
     """The candidate with every option stated, as its strategy settles it: what is kept of a measurement must
     not change its meaning when defaults do."""
     name, options = candidate
-    strategy = strategies.load(name)
-    if hasattr(strategy, "stated"):
-        return name, strategy.stated(problem, target, options)
-    config = strategy.plan(problem, target, options).config
-    return name, getattr(config, "options", options)
+    return name, strategies.STRATEGIES[name].stated(problem, target, options)
 
 
 def _offers(problem: ConvProblem, target: Target, name: str, fixed: Options) -> Iterator[Options]:
     """The strategy's default, then what it offers."""
-    strategy = strategies.load(name)
+    strategy = strategies.STRATEGIES[name]
     if not strategy.obstacles(problem, target, fixed):
         yield stated(problem, target, (name, fixed))[1]
-    offered: Iterable[Options] = getattr(strategy, "candidates", lambda *_: ())(problem, target)
-    for options in offered:
+    for options in strategy.candidates(problem, target):
         merged = {**options, **fixed}
         agrees = all(merged[key] == value for key, value in options.items())
         if agrees and not strategy.obstacles(problem, target, merged):
             yield merged
-
-
-def _estimate(problem: ConvProblem, target: Target, name: str, options: Options) -> float:
-    strategy = strategies.load(name)
-    return strategy.estimate(problem, target, options) if hasattr(strategy, "estimate") else math.inf

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from convgen import planner
 from convgen.bench.build import Builder, Job
@@ -27,9 +27,7 @@ from convgen.runtime.arrays import capturing
 from convgen.tune.candidates import Candidate, chosen, promising
 from convgen.tune.search import Measurer, Search, Task, prepare
 from convgen.tune.worker import CandidateFailed, Gpu, Worker
-
-if TYPE_CHECKING:
-    pass
+from convgen.turns import turn
 
 #: Seconds of measuring for a kernel.
 BUDGET = 1.0
@@ -83,7 +81,7 @@ def tune(job: Job, say: Say | None = None) -> bool:
     try:
         _check_possible(job)
         # two that measure at the same time disturb each other
-        with _ONE_THREAD, Database(database.user_path()) as db, one_process(db.path, ".measuring"):
+        with turn("measuring"), Database(database.user_path()) as db, one_process(db.path, ".measuring"):
             if not _known(job):
                 with _shown(say) as say:
                     _measure(job, db, say)
@@ -107,9 +105,6 @@ def _check_possible(job: Job) -> None:
         raise ConvgenError(f"this machine's GPU does not run code for {job.target}")
     if capturing():
         raise ConvgenError("a CUDA graph is being captured\nhint: build the kernel before, by a call or F.kernel")
-
-
-_ONE_THREAD = threading.Lock()
 
 
 def _measure(job: Job, db: Database, say: Say) -> None:
@@ -158,7 +153,7 @@ def gpu() -> Gpu:
 
 
 class _Process:
-    """The measuring process, for who holds `_ONE_THREAD`: it is kept for the next kernel for a while."""
+    """The measuring process, for the thread whose turn it is: it is kept for the next kernel for a while."""
 
     def __init__(self) -> None:
         self._worker, self._uses = Worker(gpu), 0
@@ -178,7 +173,7 @@ class _Process:
         timer.start()
 
     def _end(self, uses: int) -> None:
-        with _ONE_THREAD:
+        with turn("measuring"):
             if uses == self._uses:
                 self._worker.stop()
 

@@ -53,7 +53,7 @@ def test_infinities_and_nans_stay_in_their_windows(kernel: str, data: st.DataObj
     assume(problem.tensor(role).element.is_float and problem.tensor(role).size >= 5)
     options = data.draw(served_options(problem, strategy, kernel, given=asked(kernel)))
     arrays = with_specials(problem, role, seed)
-    serving = strategies.load(strategy)
+    serving = strategies.STRATEGIES[strategy]
     out, source = emulated(serving, problem, options, arrays)
     right = expected(problem, arrays, serving.plan(problem, TARGET, options).arithmetic)
     assume(bool((right.special | ~np.isnan(right.low)).any()))  # of a small gradient, padding may decide all

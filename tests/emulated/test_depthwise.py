@@ -22,7 +22,7 @@ from convgen.kernels import strategies
 from convgen.kernels.base import Options
 from convgen.targets import TARGETS
 
-STRATEGY, TARGET = strategies.load("depthwise"), TARGETS["sm_90a"]
+STRATEGY, TARGET = strategies.STRATEGIES["depthwise"], TARGETS["sm_90a"]
 SEEDS = st.integers(0, 2**32 - 1)
 
 

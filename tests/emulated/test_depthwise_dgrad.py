@@ -14,7 +14,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
 
-STRATEGY = strategies.load("depthwise")
+STRATEGY = strategies.STRATEGIES["depthwise"]
 DIRECT: Options = {"kernel": "depthwise_direct"}
 UNEVEN = ((2, 0), (1, 3))
 MASKED = "operand g: f16[n, h, w, c]  operand b: f32[c]  x = select(g > 0, acc + b, 0)"

@@ -28,7 +28,7 @@ from convgen.kernels import strategies
 from convgen.kernels.base import Options
 from convgen.targets import TARGETS
 
-STRATEGY = strategies.load("depthwise")
+STRATEGY = strategies.STRATEGIES["depthwise"]
 
 
 @pytest.mark.parametrize("name", DEPTHWISE_GEOMETRIES)

@@ -15,7 +15,7 @@ from convgen.kernels.direct.kernel import PRODUCTS as DIRECT_PRODUCTS
 from convgen.kernels.parts import lowering
 from convgen.targets import TARGETS
 
-STRATEGY = strategies.load("direct")
+STRATEGY = strategies.STRATEGIES["direct"]
 
 TARGET = TARGETS["sm_90a"]
 SEEDS = st.integers(0, 2**32 - 1)

@@ -22,7 +22,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def planned(name: str, problem: ConvProblem, options: dict[str, int | str]) -> tuple[Plan, str]:
-    strategy = strategies.load(name)
+    strategy = strategies.STRATEGIES[name]
     obstacles = strategy.obstacles(problem, TARGET, options)
     assert not obstacles, obstacles
     plan = strategy.plan(problem, TARGET, options)

@@ -14,7 +14,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
 
-STRATEGY = strategies.load("tma_im2col")
+STRATEGY = strategies.STRATEGIES["tma_im2col"]
 UNEVEN = ((2, 0), (1, 3))
 
 

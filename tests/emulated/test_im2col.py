@@ -22,7 +22,7 @@ from convgen.kernels.im2col.layout import MEBIBYTE
 from convgen.kernels.im2col.matrices import LOWERED
 from convgen.targets import TARGETS
 
-STRATEGY = strategies.load("im2col")
+STRATEGY = strategies.STRATEGIES["im2col"]
 
 TARGET = TARGETS["sm_90a"]
 SEEDS = st.integers(0, 2**32 - 1)

@@ -21,7 +21,7 @@ from convgen.kernels.strategies import Strategy
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
-GEMM, DEPTHWISE = strategies.load("implicit_gemm"), strategies.load("depthwise")
+GEMM, DEPTHWISE = strategies.STRATEGIES["implicit_gemm"], strategies.STRATEGIES["depthwise"]
 SEEDS = st.integers(0, 2**32 - 1)
 
 

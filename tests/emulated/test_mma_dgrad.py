@@ -26,7 +26,7 @@ from convgen.kernels.base import Options
 from convgen.kernels.mma_gemm import kernel  # noqa: F401 - has seen the true limit of integers before a test lowers it
 from convgen.kernels.parts import lowering
 
-GEMM = strategies.load("implicit_gemm")
+GEMM = strategies.STRATEGIES["implicit_gemm"]
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)

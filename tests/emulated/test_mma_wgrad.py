@@ -30,7 +30,7 @@ def test_what_is_not_said_goes_with_what_is(options: Options, seed: int) -> None
 def test_warps_without_a_part_are_refused(options: Options) -> None:
     problem = make("wgrad", 2, 16, 16, (8, 8), (3, 3), pad=1)
     fixed: Options = {"kernel": "mma_wgrad", **options}
-    found = strategies.load("implicit_gemm").obstacles(problem, TARGETS["sm_80"], fixed)
+    found = strategies.STRATEGIES["implicit_gemm"].obstacles(problem, TARGETS["sm_80"], fixed)
     assert any("do not share a tile of" in str(obstacle) for obstacle in found)
 
 

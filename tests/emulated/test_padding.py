@@ -29,14 +29,14 @@ def layer(padding: Padding, op: Op, c: int, k: int, groups: int = 1, dtype: str 
 
 @pytest.mark.parametrize("padding", [Padding.REFLECT, Padding.REPLICATE, Padding.CIRCULAR])
 def test_gradients_of_copies_add_up(padding: Padding) -> None:
-    check_plan(strategies.load("direct"), layer(padding, Op.DGRAD, 4, 6, 2, "f32"), {}, 1)
-    check_plan(strategies.load("im2col"), layer(padding, Op.DGRAD, 4, 6, 1, "f32"), {"method": "scatter"}, 2)
+    check_plan(strategies.STRATEGIES["direct"], layer(padding, Op.DGRAD, 4, 6, 2, "f32"), {}, 1)
+    check_plan(strategies.STRATEGIES["im2col"], layer(padding, Op.DGRAD, 4, 6, 1, "f32"), {"method": "scatter"}, 2)
 
 
 @pytest.mark.parametrize("padding", GEOMETRIES)
 def test_windows_reach_into_padding(padding: Padding) -> None:
-    check_plan(strategies.load("direct"), layer(padding, Op.FPROP, 4, 8, dtype="bf16"), {"tile": 2}, 3)
-    check_plan(strategies.load("im2col"), layer(padding, Op.WGRAD, 4, 8, dtype="f16"), {}, 4)
+    check_plan(strategies.STRATEGIES["direct"], layer(padding, Op.FPROP, 4, 8, dtype="bf16"), {"tile": 2}, 3)
+    check_plan(strategies.STRATEGIES["im2col"], layer(padding, Op.WGRAD, 4, 8, dtype="f16"), {}, 4)
 
 
 SMALL: Options = {**PLAIN, "tile.m": 64, "tile.n": 16, "consumers": 1, "stages": 2}

@@ -10,7 +10,7 @@ from convgen import frontend
 from convgen.ir import verify
 from convgen.kernels import strategies
 
-DIRECT, TMA_IM2COL = strategies.load("direct"), strategies.load("tma_im2col")
+DIRECT, TMA_IM2COL = strategies.STRATEGIES["direct"], strategies.STRATEGIES["tma_im2col"]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ SPEC = """conv a {
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_take_slices(name: str) -> None:
     (request,) = frontend.load(f"conv a {{ {KERNELS[name]} }}")
-    strategy = strategies.load(request.strategy)
+    strategy = strategies.STRATEGIES[request.strategy]
     check_plan(strategy, request.problem, request.options, 1)
 
 
@@ -38,7 +38,7 @@ def test_kernels_take_slices(name: str) -> None:
 def test_pixels_of_whole_rows_are_read_as_they_lie(name: str) -> None:
     """Whatever their channels; what lies beside these may be infinite."""
     (request,) = frontend.load(f"conv a {{ {KERNELS[name]} }}")
-    plan = strategies.load(request.strategy).plan(request.problem, TARGETS["sm_90a"], request.options)
+    plan = strategies.STRATEGIES[request.strategy].plan(request.problem, TARGETS["sm_90a"], request.options)
     assert not [note for note in plan.notes if note.startswith(("prepares x", "prepares y"))]
 
 
@@ -46,7 +46,7 @@ def test_pixels_of_whole_rows_are_read_as_they_lie(name: str) -> None:
 def test_what_lies_beside_a_slice_must_not_be_touched(role: str) -> None:
     """The plan of packed tensors, on a slice."""
     problem = make("fprop", 1, 8, 8, (3, 3), (1, 1))
-    direct = strategies.load("direct")
+    direct = strategies.STRATEGIES["direct"]
     plan = direct.plan(problem, TARGETS["sm_90a"], {})
     arrays = verify.random_inputs(problem, 1) | {"y": verify.poisoned(problem.y)}
     whole = np.zeros((*arrays[role].shape[:-1], 12), np.float16)

@@ -20,7 +20,7 @@ from convgen.ir.problem import Op
 from convgen.kernels import strategies
 from convgen.targets import TARGETS
 
-DIRECT = strategies.load("direct")
+DIRECT = strategies.STRATEGIES["direct"]
 
 
 @pytest.mark.parametrize(("name", "result"), EPILOGUES)
@@ -38,7 +38,7 @@ def test_zeros_of_their_own(case: str, factor: int, seed: int) -> None:
     role = problem.reads[factor].role
     arrays = with_specials(problem, role, seed)
     arrays[role].flat[-1] = np.inf  # at the end of rows and images, too
-    strategy = strategies.load(name)
+    strategy = strategies.STRATEGIES[name]
     out, source = emulated(strategy, problem, options, arrays)
     arithmetic = strategy.plan(problem, TARGETS["sm_90a"], options).arithmetic
     report = verify.compare(problem, out, expected(problem, arrays, arithmetic))

@@ -23,7 +23,7 @@ from convgen.kernels import strategies
 from convgen.kernels.base import Options
 from convgen.targets import TARGETS
 
-STRATEGY = strategies.load("implicit_gemm")
+STRATEGY = strategies.STRATEGIES["implicit_gemm"]
 
 
 @pytest.mark.parametrize("name", STEM_GEOMETRIES)

@@ -8,7 +8,7 @@ from runs import TARGET, check_plan
 
 from convgen.kernels import strategies
 
-STRATEGY = strategies.load("tma_im2col")
+STRATEGY = strategies.STRATEGIES["tma_im2col"]
 PLAIN = {"kernel": "tma_plain", "tile.n": 40}
 
 

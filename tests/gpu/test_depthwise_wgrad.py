@@ -45,7 +45,7 @@ LAYERS: dict[str, ConvProblem] = {
 @pytest.mark.parametrize("layer", LAYERS)
 def test_candidates(layer: str, seed: int, target: Target) -> None:
     problem = LAYERS[layer]
-    offered = strategies.load("depthwise").candidates(problem, target)
+    offered = strategies.STRATEGIES["depthwise"].candidates(problem, target)
     for options in [o for o in offered if o.get("kernel") == "depthwise_wgrad"][:8]:
         exact(spec(problem, "depthwise", options, target=target.name), seed)
 
@@ -55,7 +55,7 @@ def test_candidates(layer: str, seed: int, target: Target) -> None:
 def test_any_problem(data: st.DataObject, seed: int, target: Target) -> None:
     problem = data.draw(many_images("depthwise_wgrad"))
     options = {**data.draw(some_options("depthwise")), "kernel": "depthwise_wgrad"}
-    assume(not strategies.load("depthwise").obstacles(problem, target, options))
+    assume(not strategies.STRATEGIES["depthwise"].obstacles(problem, target, options))
     exact(spec(problem, "depthwise", options, target=target.name), seed)
 
 

@@ -116,7 +116,7 @@ def test_depthwise_dgrad(layer: str, layouts: Mapping[str, str], seed: int) -> N
     problem = replace(laid_out(DEPTHWISE[layer], layouts), op=Op.DGRAD)
     every = ({}, {"kernel": "depthwise_direct"}, *({"kernel": "depthwise_stream", "math": m} for m in ("fma", "mma")))
     for options in every:
-        if not strategies.load("depthwise").obstacles(problem, target_at_hand(), options):
+        if not strategies.STRATEGIES["depthwise"].obstacles(problem, target_at_hand(), options):
             check(problem, options, seed, "depthwise")
 
 
@@ -133,7 +133,7 @@ def test_types(layer: str, dtype: str, seed: int) -> None:
 @pytest.mark.parametrize("layer", ["resnet50/conv1", "vgg16/conv1_1", "yolov2/conv22", "resnet50/res5_3x3", *GROUPED])
 def test_candidates(layer: str, seed: int) -> None:
     problem = (STEMS | OTHERS | GROUPED)[layer]
-    offered = strategies.load("implicit_gemm").candidates(problem, target_at_hand())
+    offered = strategies.STRATEGIES["implicit_gemm"].candidates(problem, target_at_hand())
     for options in [*offered[:6], *random.Random(seed).sample(offered, min(6, len(offered)))]:
         check(problem, options, seed)
 
@@ -141,6 +141,6 @@ def test_candidates(layer: str, seed: int) -> None:
 @pytest.mark.parametrize("layer", DEPTHWISE)
 def test_depthwise_candidates(layer: str, seed: int) -> None:
     problem = DEPTHWISE[layer]
-    offered = strategies.load("depthwise").candidates(problem, target_at_hand())
+    offered = strategies.STRATEGIES["depthwise"].candidates(problem, target_at_hand())
     for options in [*offered[:4], *random.Random(seed).sample(offered, min(4, len(offered)))]:
         check(problem, options, seed, "depthwise")

@@ -43,7 +43,7 @@ def test_tile(name: str, x: str, stride: int, seed: int, target: Target) -> None
 @pytest.mark.parametrize("layer", LAYERS)
 def test_candidates(layer: str, seed: int, target: Target) -> None:
     problem = LAYERS[layer]
-    offered = strategies.load("implicit_gemm").candidates(problem, target)
+    offered = strategies.STRATEGIES["implicit_gemm"].candidates(problem, target)
     for options in [o for o in offered if o.get("kernel") == "mma_gemm"][:4]:
         exact(spec(problem, "implicit_gemm", options, target=target.name), seed)
 

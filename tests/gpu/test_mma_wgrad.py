@@ -34,6 +34,6 @@ LAYERS: dict[str, ConvProblem] = {
 @pytest.mark.parametrize("layer", LAYERS)
 def test_candidates(layer: str, seed: int, target: Target) -> None:
     problem = LAYERS[layer]
-    offered = strategies.load("implicit_gemm").candidates(problem, target)
+    offered = strategies.STRATEGIES["implicit_gemm"].candidates(problem, target)
     for options in [o for o in offered if o.get("kernel") == "mma_wgrad"][:4]:
         exact(spec(problem, "implicit_gemm", options, target=target.name), seed)

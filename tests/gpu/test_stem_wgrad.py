@@ -46,7 +46,7 @@ LAYERS: dict[str, ConvProblem] = {
 @pytest.mark.parametrize("layer", LAYERS)
 def test_candidates(layer: str, seed: int) -> None:
     problem = LAYERS[layer]
-    offered = strategies.load("implicit_gemm").candidates(problem, TARGET)
+    offered = strategies.STRATEGIES["implicit_gemm"].candidates(problem, TARGET)
     own = [options for options in offered if options["kernel"] == "stem_wgrad"]
     assert own
     for options in own[:8]:

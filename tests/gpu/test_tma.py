@@ -144,7 +144,7 @@ def test_strided_dgrad(name: str, epilogue: str, seed: int) -> None:
     """The first candidates, and one of each schedule."""
     problem = STRIDED_DGRADS[name]
     text = epilogue.format(dims=", ".join(problem.spatial.input))
-    candidates = strategies.load("tma_im2col").candidates(problem, TARGET)
+    candidates = strategies.STRATEGIES["tma_im2col"].candidates(problem, TARGET)
     kinds = {(c["schedule"], c["swap_ab"], c["cluster"]): c for c in reversed(candidates)}
     for options in kinds.values():
         # fewer stages may fit beside an operand's tiles
@@ -177,7 +177,7 @@ def test_grouped_dgrad(name: str, seed: int) -> None:
     """The first candidate with an epilogue, and one for each number of packed groups."""
     problem = GROUPED_DGRADS[name]
     check(spec(problem, "tma_im2col", {}, _BRANCH.format(dims=", ".join(problem.spatial.input))), seed)
-    candidates = strategies.load("tma_im2col").candidates(problem, TARGET)
+    candidates = strategies.STRATEGIES["tma_im2col"].candidates(problem, TARGET)
     for options in {c["group_pack"]: c for c in reversed(candidates)}.values():
         check(spec(problem, "tma_im2col", options), seed)
 
@@ -199,7 +199,7 @@ def test_dgrad_by_halo(name: str, seed: int) -> None:
     """One of each kind of the candidates, and the first with an epilogue."""
     problem = HALO_DGRADS[name]
     check(spec(problem, "tma_halo", {}, _BRANCH.format(dims=", ".join(problem.spatial.input))), seed)
-    candidates = strategies.load("tma_halo").candidates(problem, TARGET)
+    candidates = strategies.STRATEGIES["tma_halo"].candidates(problem, TARGET)
     kinds = {(c["schedule"], c["swap_ab"], c["weight_stages"], c["images"]): c for c in reversed(candidates)}
     for options in kinds.values():
         check(spec(problem, "tma_halo", options), seed)
@@ -260,7 +260,7 @@ LAYERS: dict[str, tuple[str, ConvProblem]] = {
 @pytest.mark.parametrize("layer", LAYERS)
 def test_candidates(layer: str, seed: int) -> None:
     strategy, problem = LAYERS[layer]
-    offered = strategies.load(strategy).candidates(problem, TARGET)  # type: ignore[attr-defined]
+    offered = strategies.STRATEGIES[strategy].candidates(problem, TARGET)  # type: ignore[attr-defined]
     for options in [offered[0], *random.Random(seed).sample(offered, min(3, len(offered)))]:
         check(spec(problem, strategy, options, "bias f32"), seed)
 

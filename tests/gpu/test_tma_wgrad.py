@@ -54,7 +54,7 @@ LAYERS: dict[str, ConvProblem] = {
 @pytest.mark.parametrize("layer", LAYERS)
 def test_candidates(layer: str, seed: int) -> None:
     problem = LAYERS[layer]
-    for options in strategies.load("tma_im2col").candidates(problem, TARGET)[:12]:
+    for options in strategies.STRATEGIES["tma_im2col"].candidates(problem, TARGET)[:12]:
         exact(spec(problem, "tma_im2col", options), seed)
 
 

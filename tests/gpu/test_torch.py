@@ -234,6 +234,24 @@ def test_changed_weights_are_noticed(network):
         near(fast(x), network(x), 2e-2)
 
 
+def test_other_streams_wait_for_weights_that_are_packed_anew():
+    model, x = nn.Conv2d(64, 64, 3, padding=1).to(**HALF).eval(), image()
+    with torch.no_grad():
+        ready = ct.optimize(model, x)
+        ready(x)
+        model.weight.copy_(torch.randn_like(model.weight))
+        expected = model(x)
+        first, second = torch.cuda.Stream(), torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(first):
+            torch.cuda._sleep(500_000_000)  # cycles
+            ready(x)
+        with torch.cuda.stream(second):
+            found = ready(x)
+        torch.cuda.synchronize()
+    near(found, expected)
+
+
 def test_weights_that_come_to_lie_where_others_were_are_noticed():
     """The allocator gives the second weight the memory that the first one left."""
     model, x = nn.Conv2d(64, 64, 3, **HALF).eval().requires_grad_(False), image()

@@ -20,7 +20,7 @@ cupy = pytest.importorskip("cupy")
 
 
 def skip_unserved(problem: ConvProblem, options: Options, target: Target) -> None:
-    if obstacles := strategies.load("winograd").obstacles(problem, target, options):
+    if obstacles := strategies.STRATEGIES["winograd"].obstacles(problem, target, options):
         pytest.skip(obstacles[0].message)
 
 

@@ -17,7 +17,7 @@ from convgen.kernels import strategies
 from convgen.runtime.nvrtc import compile_source
 from convgen.targets import TARGETS
 
-STRATEGY = strategies.load("direct")
+STRATEGY = strategies.STRATEGIES["direct"]
 #: Bytes that ptxas spilled of a kernel for which it took 40 registers of 255: a choice of its own, not for want of any.
 FEW = 8
 

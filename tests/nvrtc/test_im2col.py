@@ -13,7 +13,7 @@ from convgen.kernels import strategies
 from convgen.runtime.nvrtc import compile_source
 from convgen.targets import TARGETS
 
-STRATEGY = strategies.load("im2col")
+STRATEGY = strategies.STRATEGIES["im2col"]
 
 TARGET = TARGETS["sm_90a"]
 

@@ -22,7 +22,7 @@ from convgen.kernels.strategies import Strategy
 from convgen.runtime.nvrtc import compile_source
 from convgen.targets import TARGETS, Target
 
-GEMM, DEPTHWISE = strategies.load("implicit_gemm"), strategies.load("depthwise")
+GEMM, DEPTHWISE = strategies.STRATEGIES["implicit_gemm"], strategies.STRATEGIES["depthwise"]
 SM_90A = TARGETS["sm_90a"]
 
 

@@ -27,7 +27,7 @@ class Layer:
         return request.problem
 
     def plan(self, problem: ConvProblem, **options: int | str) -> Plan:
-        found, options = strategies.load(self.strategy), {**self.options, **options}
+        found, options = strategies.STRATEGIES[self.strategy], {**self.options, **options}
         obstacles = found.obstacles(problem, TARGET, options)
         assert not obstacles, obstacles
         return found.plan(problem, TARGET, options)

@@ -48,7 +48,7 @@ def test_atomic_variants_are_legal_and_of_the_same_tile(dtype: str) -> None:
         if fixed["row_taps"] or fixed["halo"]:
             assert any(o["row_taps"] == o["halo"] == 0 for o in found)
         for options in found:
-            plan = strategies.load("tma_im2col").plan(problem, atomics.TARGET, options)
+            plan = strategies.STRATEGIES["tma_im2col"].plan(problem, atomics.TARGET, options)
             straight = dtype == "f32" and options["row_taps"] == options["halo"] == 0
             assert len(plan.launches) - len(plan.workspaces) == 2, (
                 "zeros and the product, and what finishes a workspace"

@@ -41,7 +41,7 @@ def test_an_experiment_s_kernels_are_served(name: str):
     rows = list(islice(documents.EXPERIMENTS[name](2), 20))
     assert len({(str(row.problem), *row.about.values()) for row in rows}) == len(rows)
     for job in (job for row in rows for job in row.jobs if job.strategy != "auto"):
-        assert not strategies.load(job.strategy).obstacles(job.problem, job.target, job.options), job
+        assert not strategies.STRATEGIES[job.strategy].obstacles(job.problem, job.target, job.options), job
 
 
 @pytest.mark.parametrize("variant", epilogues.VARIANTS)
@@ -75,7 +75,7 @@ def test_gradients_of_layers_are_served_by_kernels_for_wgrad(some):
         special = {"depthwise": {"depthwise_wgrad"}, "first layers": {"stem_wgrad"}}
         own = {"tma_wgrad"} | special.get(backward.kind(problem), set())
         assert len(kernels) == 2 and own.issuperset(kernels), name
-        assert not strategies.load("tma_im2col").obstacles(problem, backward.TARGET, {}), name
+        assert not strategies.STRATEGIES["tma_im2col"].obstacles(problem, backward.TARGET, {}), name
 
 
 def test_candidates_that_have_other_options_are_timed_too():

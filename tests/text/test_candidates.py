@@ -40,10 +40,10 @@ PROBLEMS = {
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("name", strategies.MODULES)
+@pytest.mark.parametrize("name", strategies.NAMES)
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_candidates_can_be_said(name: str, problem: ConvProblem) -> None:
-    strategy = strategies.load(name)
+    strategy = strategies.STRATEGIES[name]
     if strategy.obstacles(problem, TARGET, {}) or not hasattr(strategy, "candidates"):
         return
     known = {name: strategy.options}
@@ -63,7 +63,7 @@ def test_a_tuner_tries_bands_of_pixel_tiles_where_many_tiles_of_channels_read_th
 
     def bands(k: int) -> set[object]:
         problem = make(Op.FPROP, 64, 512, k, (7, 7), (1, 1))
-        return {options["raster"] for options in strategies.load("tma_im2col").candidates(problem, TARGET)}
+        return {options["raster"] for options in strategies.STRATEGIES["tma_im2col"].candidates(problem, TARGET)}
 
     assert bands(2048) == {1, 4}
     assert bands(256) == {1}
@@ -100,8 +100,8 @@ def test_implicit_gemm_chooses_a_tile_that_fits(target) -> None:
     for dtype in ("f16", "f32"):
         for n, c, k, size in ((64, 256, 256, 56), (8, 512, 512, 28), (64, 64, 64, 56)):
             problem = make(Op.FPROP, n, c, k, (size, size), (3, 3), pad=1, dtype=dtype)
-            (launch, *_) = strategies.load("implicit_gemm").plan(problem, target, {}).launches
-            assert not strategies.load("implicit_gemm").obstacles(problem, target, {})
+            (launch, *_) = strategies.STRATEGIES["implicit_gemm"].plan(problem, target, {}).launches
+            assert not strategies.STRATEGIES["implicit_gemm"].obstacles(problem, target, {})
             assert launch.shared_bytes <= target.shared_bytes_per_block
 
 
@@ -109,7 +109,7 @@ def test_implicit_gemm_chooses_a_tile_that_fits(target) -> None:
 @pytest.mark.parametrize("problem", [p for p in PROBLEMS.values() if p.op is Op.FPROP])
 def test_no_estimate_of_implicit_gemm_beats_the_hardware(problem: ConvProblem) -> None:
     """f16's peak and the memory's rate are an H200's (NVIDIA's data sheet), operations and bytes a microsecond."""
-    strategy = strategies.load("implicit_gemm")
+    strategy = strategies.STRATEGIES["implicit_gemm"]
     offered = strategy.candidates(problem, TARGET)
     for options in [{}, *offered[:: max(1, len(offered) // 20)]]:
         us = strategy.estimate(problem, TARGET, options)

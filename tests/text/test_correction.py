@@ -64,7 +64,7 @@ def test_trees_ask_for_traits_that_layouts_have(name: str) -> None:
     layout = next(Search(row, STEM if name.startswith("stem") else LAYER, TARGET, {}).ranked()).layout
     known = set(correction.traits(row, layout, 10.0) or ())
     strategy = next(row.strategy for row in KERNELS if row.name == name)
-    known |= {f"{o.name}={value}" for o in strategies.load(strategy).options for value in o.choices or ()}
+    known |= {f"{o.name}={value}" for o in strategies.STRATEGIES[strategy].options for value in o.choices or ()}
     asked = list(of_trees(trees))
     assert {trait for trait, _ in asked} <= known
     assert len(trees) > 50 and len({trait for trait, _ in asked}) > 10

@@ -32,7 +32,7 @@ NEARLY = 1 - 1e-9
 
 
 def estimate(strategy: str, problem: ConvProblem, options: Options, sms: int = TARGET.sms) -> float:
-    return strategies.load(strategy).estimate(problem, replace(TARGET, gpu=replace(TARGET.gpu, sms=sms)), options)
+    return strategies.STRATEGIES[strategy].estimate(problem, replace(TARGET, gpu=replace(TARGET.gpu, sms=sms)), options)
 
 
 def resized(problem: ConvProblem, **factors: int) -> ConvProblem:
@@ -54,7 +54,7 @@ def cases(draw, strategy: str) -> tuple[ConvProblem, Options]:
     if not serves(problem, strategy, options):
         options = {}
         assume(serves(problem, strategy, options))
-    return problem, strategies.load(strategy).plan(problem, TARGET, options).options
+    return problem, strategies.STRATEGIES[strategy].plan(problem, TARGET, options).options
 
 
 @pytest.mark.parametrize("strategy", BOTH)
@@ -220,7 +220,7 @@ def test_depthwise_estimates(kernel: str, c: int, size: int, filter: int, stride
     """The same of one configuration of either kernel."""
     problem = make("fprop", 2, c, c, (size, size), (filter, filter), stride, filter // 2, groups=c)
     assume(serves(problem, "depthwise", {"kernel": kernel}))
-    options = strategies.load("depthwise").plan(problem, TARGET, {"kernel": kernel}).options
+    options = strategies.STRATEGIES["depthwise"].plan(problem, TARGET, {"kernel": kernel}).options
     us = estimate("depthwise", problem, options)
     assert max(problem.min_bytes / PEAK_BYTES, 1) < us < math.inf
     assert estimate("depthwise", resized(problem, n=factor), options) >= NEARLY * us
@@ -244,7 +244,7 @@ STREAM = {
 def test_blocks_that_come_unevenly_take_longer() -> None:
     """Two blocks a multiprocessor that could hold three, the next launch's among them: 7.5 us for 5.5 (results/)."""
     problem = make("fprop", 8, 128, 128, (56, 56), (3, 3), pad=1, groups=128)
-    plans = {n: strategies.load("depthwise").plan(problem, TARGET, {**STREAM, "stages": n}) for n in (7, 8, 12)}
+    plans = {n: strategies.STRATEGIES["depthwise"].plan(problem, TARGET, {**STREAM, "stages": n}) for n in (7, 8, 12)}
     room = {stages: held(plan.layout) for stages, plan in plans.items()}  # type: ignore[arg-type]
     assert room == {7: 4, 8: 3, 12: 2}
     seven, eight, twelve = (estimate("depthwise", problem, {**STREAM, "stages": stages}) for stages in room)

@@ -232,7 +232,7 @@ def test_the_source_of_tma_im2col_does_not_depend_on_the_written_sizes(name: str
         if pointwise:
             problem = one_tap(problem)
         made = plan(problem, "tma_im2col", **{**ALL, **CONFIGURATIONS[name]})
-        sources.add(kernel_text(strategies.load("tma_im2col").render(made)))
+        sources.add(kernel_text(strategies.STRATEGIES["tma_im2col"].render(made)))
     assert len(sources) == 1
 
 
@@ -249,7 +249,7 @@ def test_the_source_of_mma_gemm_does_not_depend_on_the_written_sizes(channels: s
     for n, h in ((2, 8), (1, 1), (3, 64)):
         (request,) = frontend.load(compilation(n=n, h=h).spec.text.replace("c=16", channels), defines={"n": n, "h": h})
         made = plan(request.problem, "implicit_gemm", **MMA)
-        sources.add(kernel_text(strategies.load("implicit_gemm").render(made)))
+        sources.add(kernel_text(strategies.STRATEGIES["implicit_gemm"].render(made)))
     assert len(sources) == 1
 
 
@@ -281,7 +281,7 @@ def test_a_manifest_at_some_sizes_is_that_of_the_kernel_compiled_for_them(name: 
 
 
 def plan(problem: ConvProblem, name: str, **options: int | str) -> Plan:
-    found = strategies.load(name)
+    found = strategies.STRATEGIES[name]
     assert not found.obstacles(problem, TARGETS["sm_90a"], options)
     return found.plan(problem, TARGETS["sm_90a"], options)
 

@@ -32,7 +32,7 @@ def test_the_source_does_not_depend_on_the_written_sizes(name: str):
     options = layer.plan(problem).options
     written = (layer.problem(**{d: sizes[d] for d in problem.dynamic}) for sizes in (*SIZES, {"n": 1, "h": 2, "w": 1}))
     plans = [layer.plan(other, **options) for other in (problem, *written)]
-    assert len({kernel_text(strategies.load(layer.strategy).render(plan)) for plan in plans}) == 1
+    assert len({kernel_text(strategies.STRATEGIES[layer.strategy].render(plan)) for plan in plans}) == 1
 
 
 @pytest.mark.costly
@@ -72,7 +72,7 @@ def test_kernels_that_take_images_alone_say_so(name: str):
 
     def message(text: str) -> str:
         problem = replace(layer, text=text).problem()
-        obstacles = strategies.load(layer.strategy).obstacles(problem, TARGET, layer.options)
+        obstacles = strategies.STRATEGIES[layer.strategy].obstacles(problem, TARGET, layer.options)
         return "\n".join(o.message for o in obstacles)
 
     assert f"kernel {kernel} is compiled for fixed sizes of `h` and `w`" in message(

@@ -225,7 +225,7 @@ def test_rich_is_imported_when_asked_for():
 )
 def test_the_roofline_of_f32_is_that_of_the_products_that_stand_for_one(math: str, rate: str, products: str) -> None:
     problem = make("fprop", 8, 64, 64, (28, 28), (3, 3), pad=1, dtype="f32")
-    chosen = strategies.load("implicit_gemm").plan(problem, TARGETS["sm_90a"], {"math": math})
+    chosen = strategies.STRATEGIES["implicit_gemm"].plan(problem, TARGETS["sm_90a"], {"math": math})
     text = str(explain(problem, chosen))
     assert rate in text and f"{products} each, at half of the 16-bit rate" in text
 

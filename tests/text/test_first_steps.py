@@ -208,7 +208,7 @@ def test_init_without_an_answer_writes_nothing(capsys, monkeypatch):
 def test_list_shows_what_there_is(capsys):
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in (*TARGETS, *strategies.MODULES, "resnet50"))
+    assert all(name in shown for name in (*TARGETS, *strategies.NAMES, "resnet50"))
     assert main(["list", "suites"]) == 0
     assert capsys.readouterr().out == shown[shown.index("suite ") :]
 
@@ -228,10 +228,10 @@ def test_list_shows_the_options_of_a_strategy(capsys):
     own = [(row.name, o.name) for row in kernels_of("tma_im2col") for o in option_rows(row.config)]
     assert [tuple(row.split()[1:3]) for row in rows] == own
     assert main(["list", "options"]) == 0
-    several = [s for s in strategies.load_all() if len(kernels_of(s)) > 1]
-    every_own = [o for s in strategies.load_all() for row in kernels_of(s) for o in option_rows(row.config)]
+    several = [s for s in strategies.STRATEGIES if len(kernels_of(s)) > 1]
+    every_own = [o for s in strategies.STRATEGIES for row in kernels_of(s) for o in option_rows(row.config)]
     assert len(capsys.readouterr().out.splitlines()) == 1 + len(several) + len(every_own)
-    every = [(s.name, o.name, o.doc) for s in strategies.load_all().values() for o in s.options]
+    every = [(s.name, o.name, o.doc) for s in strategies.STRATEGIES.values() for o in s.options]
     repeated = [row for row in every if len(set(parts := row[2].split("; "))) < len(parts)]
     assert not repeated  # of options that several kernels have
 
@@ -333,7 +333,7 @@ def test_doctor_says_what_kernels_can_be(works, verdict, code, capsys, monkeypat
 def test_completion_knows_commands_options_and_values(shell, capsys):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    for word in (*COMMANDS, "strategy", *TARGETS, *strategies.MODULES):
+    for word in (*COMMANDS, "strategy", *TARGETS, *strategies.NAMES):
         assert word in script
     assert re.search(rf"^# Usage: convgen completion {shell} +> ~/", script, re.MULTILINE), "as the help says"
     assert "1) Copy" not in script

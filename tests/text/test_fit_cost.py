@@ -68,7 +68,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[fit_cost.Row]:
     with Database(made) as db:
         for problem in geometries.random_problems(11, 12):
             for name, model in fit_cost.MODELS.items():
-                strategy = fit_cost.strategies.load(name)
+                strategy = fit_cost.strategies.STRATEGIES[name]
                 if strategy.obstacles(problem, TARGETS["sm_90a"], {}):
                     continue
                 for options in strategy.candidates(problem, TARGETS["sm_90a"])[::9]:

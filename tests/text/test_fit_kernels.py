@@ -102,7 +102,9 @@ def test_what_depthwise_takes_untuned_is_near_the_best_that_was_measured(n: int,
     for row in tuned:
         if row.kernel in ("depthwise_direct", "depthwise_stream", "depthwise_stream mma") and row.n == n:
             times[row.problem][row.config] = row.us
-    chosen = {problem: strategies.load("depthwise").plan(problem, fit_kernels.TARGET, {}).config for problem in times}
+    chosen = {
+        problem: strategies.STRATEGIES["depthwise"].plan(problem, fit_kernels.TARGET, {}).config for problem in times
+    }
     regrets = {p.name: times[p][chosen[p]] / min(times[p].values()) for p in times if chosen[p] in times[p]}
     assert len(regrets) > 18, "of 22"
     assert geomean(regrets.values()) < 1.05 and max(regrets.values()) < 1.2, regrets

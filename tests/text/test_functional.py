@@ -20,7 +20,7 @@ from convgen import functional as F
 from convgen.functional import call
 from convgen.functional.kernels import Once
 from convgen.functional.pointwise import ACTIVATIONS
-from convgen.runtime.errors import Overlap, WrongShape
+from convgen.runtime.errors import CompileError, DriverError, Overlap, WrongShape
 
 torch = pytest.importorskip("torch")
 TF = torch.nn.functional
@@ -279,18 +279,19 @@ def test_a_kernel_is_built_once_whichever_thread_asks_first():
     assert sorted(made) == ["a", "b"]
 
 
-def test_a_failure_is_kept_as_a_kernel_is():
+@pytest.mark.parametrize(("error", "times"), [(CompileError("no"), 1), (DriverError("out of memory"), 2)])
+def test_a_verdict_is_kept_as_a_kernel_is_and_a_fault_is_not(error, times):
     made = []
 
     def make(key: int) -> int:
         made.append(key)
-        raise ConvgenError("no")
+        raise error
 
     once = Once(make)
     for _ in range(2):
-        with pytest.raises(ConvgenError):
+        with pytest.raises(type(error)):
             once(1)
-    assert made == [1]
+    assert len(made) == times
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def hint(text: str, **known) -> str | None:
         *((habits.DIMS[role], ROLE_DIMS[role]) for role in ROLE_DIMS),
         (habits.TYPES, TENSOR_DTYPES),
         (habits.OPS, tuple(OPERATORS)),
-        (habits.STRATEGIES, ("auto", *strategies.MODULES)),
+        (habits.STRATEGIES, ("auto", *strategies.NAMES)),
         (habits.TARGETS, tuple(TARGETS)),
         (habits.DEVICES, ("gpu", "emulate")),
         (habits.COMMANDS, (*COMMANDS, "--help")),
@@ -107,7 +107,7 @@ def test_what_takes_the_place_of_a_setting_can_be_written(word):
 def test_an_option_outside_of_its_block_is_known():
     """But for those that mean something else to most people."""
     names = {
-        option.name.partition(".")[0] for strategy in strategies.load_all().values() for option in strategy.options
+        option.name.partition(".")[0] for strategy in strategies.STRATEGIES.values() for option in strategy.options
     }
     for name in names - {"kernel", "method", "images", "depth"}:
         assert (hint(block(INPUT, FILTER, OUTPUT, f"{name} 4")) or "").startswith("put options in the strategy's block")

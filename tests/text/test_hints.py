@@ -26,7 +26,7 @@ LINES = {
     "epilogue": "{ operand b: f32[k]  t = acc + b  y = relu(t) }",
     "}": "",
 }
-OPTIONS = {name: strategy.options for name, strategy in strategies.load_all().items()}
+OPTIONS = {name: strategy.options for name, strategy in strategies.STRATEGIES.items()}
 
 
 CHANNELS = "channels of a larger tensor are written as `c=64 of 256`; a call says where they begin"

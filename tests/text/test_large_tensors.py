@@ -15,6 +15,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
+from convgen.kernels.registry import kernels_of
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
@@ -57,7 +58,7 @@ def test_products_of_32_bit_integers_fit_them(name: str, layout: str) -> None:
     z = Tensor("z", "operand", "f16", problem.y.dims, problem.y.extents)
     total = ep.Binary("+", ep.Acc(), ep.OperandRef("z"))
     problem = replace(problem, epilogue=ep.Epilogue((z,), (ep.Assignment("y", total),)))
-    serving = [(strategies.load(s), options) for s, options in KERNELS.values()]
+    serving = [(strategies.STRATEGIES[s], options) for s, options in KERNELS.values()]
     serving = [(s, options) for s, options in serving if not s.obstacles(problem, TARGET, options)]
     assert len(serving) >= 3
     for strategy, options in serving:
@@ -65,6 +66,33 @@ def test_products_of_32_bit_integers_fit_them(name: str, layout: str) -> None:
         # its channels are those of a group, which has a number of its own
         groups = problem.groups if strategy.name == "implicit_gemm" else 1
         assert not overflows(source, problem, groups), source
+
+
+GRADIENTS: dict[str, ConvProblem] = {
+    "large images": make("wgrad", 1, 8, 8, (20000, 20000), (1, 1)),
+    "large images, taps": make("wgrad", 1, 24, 16, (12000, 14000), (3, 3), pad=1),
+    "many images": make("wgrad", 600, 8, 64, (256, 256), (3, 3), pad=1),
+    "a filter a channel": make("wgrad", 4, 1024, 1024, (1024, 600), (3, 3), pad=1, groups=1024),
+    "large images, dgrad": make("dgrad", 1, 8, 8, (20000, 20000), (1, 1)),
+    "strided, dgrad": make("dgrad", 2, 64, 64, (5000, 5000), (3, 3), pad=1, stride=2),
+}
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_products_of_32_bit_integers_fit_them_in_gradients(name: str, layout: str) -> None:
+    problem = laid_out(GRADIENTS[name], LAYOUTS[layout])
+    serving = [
+        (strategy, {"kernel": kernel.name} if len(kernels_of(strategy.name)) > 1 else {})
+        for strategy in strategies.STRATEGIES.values()
+        for kernel in kernels_of(strategy.name)
+    ]
+    serving = [(s, options) for s, options in serving if not s.obstacles(problem, TARGET, options)]
+    assert serving
+    for strategy, options in serving:
+        source = strategy.render(strategy.plan(problem, TARGET, options))
+        assert not overflows(source, problem, problem.groups), source
 
 
 @pytest.mark.parametrize("swap_ab", (0, 1))
@@ -75,7 +103,7 @@ def test_parts_of_sums_of_2_31_elements_have_offsets_that_fit(dims: tuple[str, .
     body = (ep.Assignment("s", ep.Acc()), ep.Assignment("y", ep.Acc()))
     problem = replace(problem, epilogue=ep.Epilogue((), body, results=(s,)))
     options: Options = {"swap_ab": swap_ab, "split_k": 1, "tile.m": 16 if swap_ab else 64}
-    strategy = strategies.load("tma_im2col")
+    strategy = strategies.STRATEGIES["tma_im2col"]
     source = strategy.render(strategy.plan(problem, TARGET, options))
     (row,) = re.findall(r"result_s\[(.*) \* GEMM_N", source)
     assert row.startswith("(long long)")
@@ -91,9 +119,9 @@ def test_parts_of_sums_of_2_31_elements_have_offsets_that_fit(dims: tuple[str, .
     ),
 )
 def test_filters_that_32_bits_do_not_count_are_left_to_another(kernel: str, problem: ConvProblem) -> None:
-    refusals = strategies.load("implicit_gemm").obstacles(problem, TARGET, {"kernel": kernel})
+    refusals = strategies.STRATEGIES["implicit_gemm"].obstacles(problem, TARGET, {"kernel": kernel})
     assert any("do not fit 32 bits" in str(refusal) for refusal in refusals), refusals
-    assert not strategies.load("direct").obstacles(problem, TARGET, {})
+    assert not strategies.STRATEGIES["direct"].obstacles(problem, TARGET, {})
 
 
 def overflows(source: str, problem: ConvProblem, groups: int) -> list[str]:
@@ -107,7 +135,7 @@ def overflows(source: str, problem: ConvProblem, groups: int) -> list[str]:
     wide = {"long long"} | set(re.findall(r"long long (\w+)", code))
     extents = {d: problem.extent(d) for d in ("n", *problem.spatial.input, *problem.spatial.output)}
     extents |= {"gemm_m": problem.output_pixels, "image": problem.n, "group": groups}
-    extents |= {"c": problem.c // groups, "k": problem.k, "gemm_n": problem.k // groups}
+    extents |= {"c": problem.c // groups, "k": problem.k, "gemm_n": problem.k // groups, "e": 8}
     return found + [
         f"{name} * {number}"
         for cast, name, number in re.findall(r"(\(long long\))?\b(\w+) \* (\d+)\b", code)
@@ -124,13 +152,13 @@ def constants(code: str, c_type: str) -> list[tuple[str, str]]:
 def test_far_taps_are_not_walked_to() -> None:
     """Every shift up to a dilation of 10^9 would take hours."""
     far = make("fprop", 1, 16, 16, (8, 8), (3, 3), pad=10**9, dilation=10**9)
-    assert strategies.load("tma_halo").obstacles(far, TARGET, {})
+    assert strategies.STRATEGIES["tma_halo"].obstacles(far, TARGET, {})
 
 
 def test_channels_are_not_counted_one_by_one() -> None:
     """Not where no groups are packed, of which each may need another look for NaNs."""
     wide = make("dgrad", 1, 10**9, 16, (8, 8), (3, 3), pad=1)
-    strategy = strategies.load("tma_im2col")
+    strategy = strategies.STRATEGIES["tma_im2col"]
     assert "window_sum" not in strategy.render(strategy.plan(wide, TARGET, {"kernel": "tma_im2col"}))
 
 
@@ -140,5 +168,5 @@ def test_channels_are_not_counted_one_by_one() -> None:
 def test_channels_are_counted_by_whole_tiles(strategy: str, said: str) -> None:
     """Whose number NVRTC could not compute in 32 bits."""
     problem = make("fprop", 1, 8, 2**31 - 64, (1, 1), (1, 1))
-    found = strategies.load(strategy).obstacles(problem, TARGET, {})
+    found = strategies.STRATEGIES[strategy].obstacles(problem, TARGET, {})
     assert any(f"{said} do not fit 32 bits" in obstacle.message for obstacle in found), [o.message for o in found]

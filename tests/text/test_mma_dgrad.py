@@ -17,7 +17,7 @@ from convgen.kernels import strategies
 from convgen.targets import TARGETS
 
 SPECS = Path(__file__).parents[2] / "specs"
-GEMM = strategies.load("implicit_gemm")
+GEMM = strategies.STRATEGIES["implicit_gemm"]
 KERNEL = {"kernel": "mma_gemm"}
 
 

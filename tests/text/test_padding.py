@@ -115,7 +115,7 @@ def test_what_is_not_padded_is_padded_with_zeros():
 
 
 def obstacles(problem: ConvProblem) -> dict[str, str]:
-    found = {name: strategies.load(name).obstacles(problem, TARGET, {}) for name in strategies.STRATEGIES}
+    found = {name: strategies.STRATEGIES[name].obstacles(problem, TARGET, {}) for name in strategies.STRATEGIES}
     return {name: why[0].message for name, why in found.items() if why}
 
 
@@ -152,7 +152,7 @@ def test_boxes_that_tma_fills_with_nan_end_with_the_channels():
     (launch,) = made.plan.launches
     loads = launch.params[0].map
     assert loads and loads.fill == "nan" and 48 % loads.channels == 0
-    (refused,) = strategies.load("tma_im2col").obstacles(problem, TARGET, {"tile.k": 64})
+    (refused,) = strategies.STRATEGIES["tma_im2col"].obstacles(problem, TARGET, {"tile.k": 64})
     assert refused.message == "boxes of 64 channels reach beyond the 48 of x, into NaN that is not padding"
     odd = make("fprop", 8, 40, 64, (14, 14), pad=1, padding=Padding.NAN)
     assert "padded by nan" in compilation(spec(odd, "tma_im2col", {})).plan.notes[0]

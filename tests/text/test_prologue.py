@@ -116,10 +116,10 @@ def test_an_element_may_round_to_a_neighbor_and_no_further():
 def test_strategies_that_do_not_apply_it_say_so():
     problem = problem_of(conv(BODY))
     target = TARGETS["sm_90a"]
-    served = {name for name, s in strategies.load_all().items() if not s.obstacles(problem, target, {})}
+    served = {name for name, s in strategies.STRATEGIES.items() if not s.obstacles(problem, target, {})}
     assert "direct" in served
     for name in set(strategies.STRATEGIES) - served - {"depthwise"}:
-        found = strategies.load(name).obstacles(problem, target, {})
+        found = strategies.STRATEGIES[name].obstacles(problem, target, {})
         assert any("prologue" in o.message for o in found), name
 
 

@@ -274,7 +274,7 @@ OF_GROUPS: dict[str, tuple[str, Options, str, str]] = {
 @pytest.mark.parametrize("name", OF_GROUPS)
 def test_an_option_that_does_not_go_with_groups_is_pointed_at(name: str) -> None:
     strategy, options, option, message = OF_GROUPS[name]
-    found = [d for d in strategies.load(strategy).obstacles(GROUPED, TARGET, options) if message in d.message]
+    found = [d for d in strategies.STRATEGIES[strategy].obstacles(GROUPED, TARGET, options) if message in d.message]
     assert found and found[0].option == option
 
 
@@ -291,8 +291,10 @@ UNFOLDED: dict[str, tuple[ConvProblem, int, str]] = {
 @pytest.mark.parametrize("name", UNFOLDED)
 def test_rows_that_cannot_be_folded(name: str) -> None:
     problem, fold, message = UNFOLDED[name]
-    assert any(message in o.message for o in strategies.load("tma_halo").obstacles(problem, TARGET, {"fold": fold}))
-    assert not strategies.load("tma_halo").obstacles(problem, TARGET, {"fold": 1})
+    assert any(
+        message in o.message for o in strategies.STRATEGIES["tma_halo"].obstacles(problem, TARGET, {"fold": fold})
+    )
+    assert not strategies.STRATEGIES["tma_halo"].obstacles(problem, TARGET, {"fold": 1})
 
 
 @pytest.mark.parametrize("c, k, groups, expected", [
@@ -330,7 +332,7 @@ def test_the_last_pack_may_have_fewer_groups() -> None:
 def test_the_stages_that_a_hint_says_fit_do(m: int, n: int, blocks: int) -> None:
     options: Options = {"tile.m": m, "tile.n": n, "tile.k": 64, "blocks": blocks, "split_k": 1}
     assume(serves(LAYER, "tma_im2col", options))
-    (found,) = strategies.load("tma_im2col").obstacles(LAYER, TARGET, {**options, "stages": 32})
+    (found,) = strategies.STRATEGIES["tma_im2col"].obstacles(LAYER, TARGET, {**options, "stages": 32})
     (fits,) = re.findall(r"at most (\d+) stages fit", found.hint)
     assert found.option == "stages" and 2 <= int(fits) < 32
     assert serves(LAYER, "tma_im2col", {**options, "stages": int(fits)})
@@ -362,7 +364,7 @@ def test_extremes_are_served(name: str) -> None:
 def check_plan(plan: Plan) -> str:
     """A plan's main launch is within the hardware's limits, and its source is whole; gives the source."""
     launch = main_launch(plan)
-    source = strategies.load(plan.strategy).render(plan)
+    source = strategies.STRATEGIES[plan.strategy].render(plan)
     check_launch(plan, launch, source)
     sizes = {t.name: t.bytes for t in (*plan.problem.reads, *plan.problem.operands, *plan.problem.results)}
     prepared = {w.name: w.bytes for w in plan.workspaces}
@@ -417,9 +419,9 @@ def check_launch(plan: Plan, launch: Launch, source: str) -> None:
 def test_any_options_are_refused_in_words_or_planned(strategy: str, data: st.DataObject) -> None:
     problem = data.draw(PROBLEMS[strategy])
     options = data.draw(some_options(strategy, most=9))
-    found = strategies.load(strategy).obstacles(problem, TARGET, options)
+    found = strategies.STRATEGIES[strategy].obstacles(problem, TARGET, options)
     for obstacle in found:
-        assert obstacle.message and obstacle.option in ("", *(o.name for o in strategies.load(strategy).options))
+        assert obstacle.message and obstacle.option in ("", *(o.name for o in strategies.STRATEGIES[strategy].options))
     if found:
         return
     plan = compilation(spec(problem, strategy, options)).plan
@@ -434,7 +436,7 @@ def test_any_options_are_refused_in_words_or_planned(strategy: str, data: st.Dat
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_candidates_are_legal_and_ask_for_exactly_themselves(strategy: str, data: st.DataObject) -> None:
-    problem, serving = data.draw(PROBLEMS[strategy]), strategies.load(strategy)
+    problem, serving = data.draw(PROBLEMS[strategy]), strategies.STRATEGIES[strategy]
     assume(serves(problem, strategy, {}))
     candidates = serving.candidates(problem, TARGET)  # type: ignore[attr-defined]
     times = [serving.estimate(problem, TARGET, options) for options in candidates]  # type: ignore[attr-defined]

@@ -125,7 +125,7 @@ def refusals(text: str) -> Sequence[Diagnostic]:
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_served_is_said_in_words(name: str) -> None:
     problem, options, blamed, message, hint = REFUSED[name]
-    found = strategies.load("tma_im2col").obstacles(problem, TARGET, options)
+    found = strategies.STRATEGIES["tma_im2col"].obstacles(problem, TARGET, options)
     right = [o for o in found if message in o.message]
     assert right, [o.message for o in found]
     assert right[0].option == blamed and hint in right[0].hint
@@ -136,7 +136,7 @@ def test_what_cannot_be_served_is_said_in_words(name: str) -> None:
 @settings(max_examples=10, deadline=None)
 @given(data=st.data(), problem=wgrad_problems())
 def test_candidates_are_legal_and_ask_for_exactly_themselves(data: st.DataObject, problem: ConvProblem) -> None:
-    serving = strategies.load("tma_im2col")
+    serving = strategies.STRATEGIES["tma_im2col"]
     candidates = serving.candidates(problem, TARGET)
     assert serves(problem, "tma_im2col", {}) and candidates
     options = data.draw(st.sampled_from(candidates))
@@ -154,7 +154,7 @@ def test_candidates_are_legal_and_ask_for_exactly_themselves(data: st.DataObject
     ("3x3", "tma_im2col", "tma_wgrad"), ("1x1", "tma_im2col", "tma_wgrad"), ("3x3", "implicit_gemm", "mma_wgrad"),
 ])  # fmt: skip
 def test_atomic_sums_are_taken_where_they_are_asked_for_alone(name: str, strategy: str, kernel: str) -> None:
-    problem, serving = typed(LAYERS[name], w="f32"), strategies.load(strategy)
+    problem, serving = typed(LAYERS[name], w="f32"), strategies.STRATEGIES[strategy]
     assert not any(map(strategies.varies, serving.candidates(problem, TARGET)))
     asked: Options = {"kernel": kernel, "sums": "atomic"}
     if kernel == "tma_wgrad":
@@ -170,6 +170,6 @@ def test_atomic_sums_are_taken_where_they_are_asked_for_alone(name: str, strateg
 
 
 def test_varying_options_are_options() -> None:
-    rows = [row for strategy in strategies.load_all().values() for row in strategy.options]
+    rows = [row for strategy in strategies.STRATEGIES.values() for row in strategy.options]
     for name, value in strategies.VARYING.items():
         assert any(row.name == name and row.choices and value in row.choices for row in rows)

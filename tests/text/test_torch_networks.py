@@ -1198,6 +1198,33 @@ def test_times_are_kept_on_disk(monkeypatch, tmp_path):
     assert timer.fused(arguments, None) > 0 and Clock.captures > captured[2]
 
 
+@pytest.mark.parametrize(
+    ("owner", "switch", "value"),
+    [
+        (torch.backends.cudnn, "benchmark", True),
+        (torch.backends.cudnn, "deterministic", True),
+        (torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", False),
+        (torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    ],
+)
+def test_times_by_other_switches_of_torch_are_measured_anew(owner, switch, value, monkeypatch, tmp_path):
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(timing, "TorchBackend", Clock)
+    monkeypatch.setattr(timing, "_machines", {})
+    monkeypatch.setattr(timing.measure, "REPLAY_MS", 0.01)
+    arguments = torch.empty(2, 3, 8, 8), torch.empty(4, 3, 1, 1), [], "", [1, 1], [0, 0], [1, 1], 1
+    timing.Timer().aten(arguments, None, linear=True)
+    before, was = Clock.captures, getattr(owner, switch)
+    setattr(owner, switch, value)
+    try:
+        timing.Timer().aten(arguments, None, linear=True)
+        measured = Clock.captures
+        timing.Timer().aten(arguments, None, linear=True)
+    finally:
+        setattr(owner, switch, was)
+    assert before < measured == Clock.captures
+
+
 def test_what_measuring_took_is_given_back_once(monkeypatch, tmp_path):
     monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(timing, "TorchBackend", Clock)

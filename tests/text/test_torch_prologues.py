@@ -147,7 +147,7 @@ def test_what_a_gpu_is_asked_for(prologue, before, given):
     text = recipe(*choice._values(way, way.ends[-1])).convolution.text
     assert f"prologue {{\n    {prologue}" in text and "y = relu(t0)" in text
     problem = frontend.load(text)[0].problem
-    assert not strategies.load("tma_im2col").obstacles(problem, TARGETS["sm_90a"], {})
+    assert not strategies.STRATEGIES["tma_im2col"].obstacles(problem, TARGETS["sm_90a"], {})
 
 
 PASSES = {

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import convgen.torch as ct  # noqa: E402
-from convgen import ConvgenError  # noqa: E402
+from convgen.runtime.errors import DriverError, Misaligned  # noqa: E402
 from convgen.torch import launch, ops  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
 from convgen.torch.network import inductor, sites  # noqa: E402
@@ -117,10 +117,37 @@ def test_gradients_that_are_not_decided_are_asked_for_again(tensors, decided, mo
     assert len(asked) == (1 if decided else 2)
 
 
+def test_a_fault_of_the_driver_is_not_hidden(tensors, monkeypatch):
+    """Neither by a site nor by an operator: what aten computed behind it would not be to be trusted."""
+
+    def fail(*given):
+        raise DriverError("cuLaunchKernelEx: an illegal memory access was encountered")
+
+    monkeypatch.setattr(launch, "served", lambda *given, out=None: Served(fail))
+    monkeypatch.setattr(ops, "served", launch.served)
+    with pytest.raises(DriverError):
+        sites.site("fused_conv", *ARGUMENTS)(*tensors)
+    with pytest.raises(DriverError):
+        ops._fused_on_gpu(*tensors, *ARGUMENTS)
+
+
+def test_what_failed_for_want_of_memory_is_asked_for_again(tensors, monkeypatch):
+    made = []
+
+    def kernel(key):
+        made.append(key)
+        raise DriverError("cuModuleLoadData: out of memory") if len(made) == 1 else DriverError("an error")
+
+    monkeypatch.setattr(launch, "kernel_of", kernel)
+    monkeypatch.setattr(launch, "_SERVED", {})
+    asked = [launch.served(*tensors, *ARGUMENTS).why_not for _ in range(3)]
+    assert asked == ["cuModuleLoadData: out of memory", "an error", "an error"] and len(made) == 2
+
+
 @pytest.mark.parametrize("refuses", [True, False])
 def test_a_site_falls_back_to_aten(tensors, refuses, monkeypatch):
     def refuse(*given):
-        raise ConvgenError("an address that the kernel's loads cannot have")
+        raise Misaligned("an address that the kernel's loads cannot have")
 
     serving = Served(refuse) if refuses else Served(None, "no kernel serves")
     monkeypatch.setattr(launch, "served", lambda *given, out=None: serving)

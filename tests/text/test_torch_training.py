@@ -6,7 +6,7 @@ import re
 import threading
 import warnings
 import weakref
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -52,6 +52,9 @@ class All:
                 return asked._replace(first=first, second=second).by_aten()
 
         return call
+
+    def close(self):
+        pass
 
     def row(self, asked):
         return Row(asked.layer, "tma_im2col")
@@ -481,6 +484,26 @@ def test_kernels_are_built_aside_where_there_are_builders(clock):
     builders.future.set_result(builders.task())
     chosen.wait()
     assert chosen.launch(kind) is not None and kind.built == 1
+
+
+def test_what_memory_was_short_for_is_asked_for_again(clock):
+    chosen, kind = Choices(), Kind(serving=Served(None, "out of memory", for_now=True))
+    assert chosen.launch(kind) is None and chosen.row(kind).why_not == "out of memory"
+    kind._serving = Served(lambda *_: None, kernel="tma_wgrad")
+    assert chosen.launch(kind) is not None and chosen.row(kind).kernel == "tma_wgrad"
+
+
+def test_nothing_is_built_behind_the_end(clock):
+    """Neither what waits for a builder nor what is asked for by a thread that is still inside."""
+    builders, busy = ThreadPoolExecutor(1), threading.Event()
+    builders.submit(busy.wait, 60)
+    chosen, waiting, late = Choices(builders=builders), Kind("waiting"), Kind("late")
+    assert chosen.launch(waiting) is None
+    chosen.close()
+    chosen.wait()
+    assert chosen.launch(waiting) is None and chosen.launch(late) is None
+    busy.set()
+    assert (waiting.built, late.built) == (0, 0)
 
 
 def test_threads_decide_a_kind_once(clock):

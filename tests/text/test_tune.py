@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import re
@@ -22,8 +23,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import Refusing, Served
 
-from convgen import cli
+from convgen import cli, driver
 from convgen.bench.build import Failure, Job
+from convgen.cli import tune as cli_tune
 from convgen.diagnostics import ConvgenError
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
@@ -32,6 +34,7 @@ from convgen.kernels.base import Obstacle
 from convgen.planner import database, shipping
 from convgen.planner.database import Database, Measurement, Status
 from convgen.runtime.cuda import Gpu
+from convgen.spec import Spec
 from convgen.targets import TARGETS
 from convgen.tune import machine
 from convgen.tune.candidates import candidates, stated
@@ -69,8 +72,11 @@ class FakeStrategy:
     def candidates(self, problem, target):
         return self.offers
 
-    def plan(self, problem, target, options):
-        return SimpleNamespace(config=None)
+    def stated(self, problem, target, options):
+        return options
+
+    def estimate(self, problem, target, options):
+        return math.inf
 
 
 class Modeled(FakeStrategy):
@@ -79,14 +85,14 @@ class Modeled(FakeStrategy):
     def estimate(self, problem, target, options):
         return options["m"]
 
-    def plan(self, problem, target, options):
-        return SimpleNamespace(config=SimpleNamespace(options={"m": 5, **options}))
+    def stated(self, problem, target, options):
+        return {"m": 5, **options}
 
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     known: dict[str, Any] = {}
-    monkeypatch.setattr(strategies, "load", known.__getitem__)
+    monkeypatch.setattr(strategies, "STRATEGIES", known)
     return known
 
 
@@ -113,10 +119,25 @@ def test_options_that_a_spec_states_hold_for_every_candidate(fakes):
 
 
 def test_every_strategy_of_convgen_offers_what_it_can_plan():
-    offered = candidates(problem(), SM_90A, tuple(strategies.MODULES))
+    offered = candidates(problem(), SM_90A, tuple(strategies.NAMES))
     assert "direct" in {name for name, _ in offered}
     for name, options in offered[:: max(1, len(offered) // 20)]:
-        assert strategies.load(name).plan(problem(), SM_90A, options).steps
+        assert strategies.STRATEGIES[name].plan(problem(), SM_90A, options).steps
+
+
+def test_each_way_to_compute_a_convolution_that_specs_state_is_tuned(tmp_path: Path):
+    """A layer whose strategy is stated leaves no other layer without a search."""
+    sizes = "input x: f16[n=1, h=4, w=4, c=16] filter w: f16[k=16, r=1, s=1, c=16] output y: f16[n, p, q, k]"
+    layers = ("a", "strategy direct"), ("b", ""), ("c", "")
+    spec = Spec("".join(f"conv {name} {{ {sizes} {strategy} }}\n" for name, strategy in layers))
+    parser = argparse.ArgumentParser()
+    cli_tune.configure(parser)
+    with Database(tmp_path / "own.sqlite") as db:
+        each = lambda function, work: [function(item) for item in work]  # noqa: E731
+        sources = [(found.request.problem.name, found) for found in driver.load(spec)]
+        tasks = cli_tune._tasks(sources, parser.parse_args([]), db, H200, each)
+    names = {layer: {name for name, _ in task.candidates} for layer, task in tasks.items()}
+    assert names["a"] == {"direct"} and len(names["b"]) > 2 and len(names) == 2
 
 
 # ---- the search --------------------------------------------------------------------------------------

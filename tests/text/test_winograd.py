@@ -26,7 +26,7 @@ from convgen.planner.database import Database, Measurement, Status
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
-STRATEGY = strategies.load("winograd")
+STRATEGY = strategies.STRATEGIES["winograd"]
 
 # ---- the transforms ------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ def test_form_fused_is_taken_only_where_it_is_asked_for() -> None:
 def test_auto_does_not_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it is estimated, and measured, to be the fastest."""
     monkeypatch.setenv("CONVGEN_TUNING_DB", str(tmp_path / "db.sqlite"))
-    others = {name: strategies.load(name).estimate(LAYER, TARGET, {}) for name in ("implicit_gemm", "winograd")}
+    others = {name: strategies.STRATEGIES[name].estimate(LAYER, TARGET, {}) for name in ("implicit_gemm", "winograd")}
     assert others["winograd"] < others["implicit_gemm"]
     gpu = "NVIDIA H200"
     with Database(tmp_path / "db.sqlite") as db:

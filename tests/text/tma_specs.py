@@ -213,7 +213,7 @@ def kernel(text: str) -> Kernel:
 
 
 def serves(problem: ConvProblem, strategy: str, options: Options) -> bool:
-    return not strategies.load(strategy).obstacles(problem, TARGET, options)
+    return not strategies.STRATEGIES[strategy].obstacles(problem, TARGET, options)
 
 
 # ---- random problems -------------------------------------------------------------------------------
@@ -498,7 +498,7 @@ PROBLEMS: Mapping[str, st.SearchStrategy[ConvProblem]] = {
 @st.composite
 def some_options(draw, strategy: str, most: int = 3, kernel: str = "") -> Options:
     """A few of the options of a strategy, or of one kernel, with values that the language allows."""
-    rows = [row for row in strategies.load(strategy).options if not kernel or kernel in row.kernels]
+    rows = [row for row in strategies.STRATEGIES[strategy].options if not kernel or kernel in row.kernels]
     chosen = draw(st.lists(st.sampled_from(rows), unique_by=lambda row: row.name, max_size=most))
     return {
         row.name: draw(st.sampled_from(row.choices) if row.choices else st.integers(row.low, min(row.high, 64)))
@@ -512,7 +512,7 @@ def served_options(
 ) -> Options:
     """A kernel, which `given` may name otherwise, and a few of its options with which it serves the problem: of those
     drawn, as many as go together."""
-    serving, found = strategies.load(strategy), dict({"kernel": kernel} if given is None else given)
+    serving, found = strategies.STRATEGIES[strategy], dict({"kernel": kernel} if given is None else given)
     assume(not serving.obstacles(problem, TARGETS[target], found))
     for name, value in draw(some_options(strategy, kernel=kernel)).items():
         if not serving.obstacles(problem, TARGETS[target], {**found, name: value}):
@@ -533,7 +533,7 @@ def first_choices(
     """What the cost model chooses for some of every twelfth layer of the shipped specs, at 8 or 64 images.
     First layers are left out: they have kernels of their own, and one of 11x11 taps takes half of the compiler's time.
     """
-    serving = strategies.load(strategy)
+    serving = strategies.STRATEGIES[strategy]
     found: dict[str, tuple[ConvProblem, Options]] = {}
     specs = (driver.Spec(*read(path), defines={"n": n}) for path, n in product(sorted(SPECS.glob("*.conv")), (8, 64)))
     layers = [one.request.problem for spec in specs for one in driver.load(spec)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
+from convgen import plurals
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels import base
@@ -90,7 +91,7 @@ class MmaWgrad(base.Kernel[Config, Layout]):
             found.no(f"{c.stages} stages take {layout.shared_bytes} bytes of shared memory, {target} has "
                      f"{target.shared_bytes_per_block}", "fewer stages", "stages")  # fmt: skip
         if c.slices > layout.steps:
-            steps = base.counted(layout.steps, "step")
+            steps = plurals.counted(layout.steps, "step")
             found.no(f"{c.slices} slices are more than the {steps} of {c.tile_k} pixels", "fewer slices", "slices")
         return found + gradient.atomic_obstacles(c.slices) if c.adds else found
 

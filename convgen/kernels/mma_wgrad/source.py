@@ -40,6 +40,8 @@ class Walk:
     inside: tuple[str, ...]
     x: str
     y: str
+    x_element: str  # of the element `e` of a chunk, from the chunk's first
+    y_element: str
     c: str  # extents of x's and y's channels
     k: str
     constants: tuple[Definition, ...]  # definitions of what all of these mention
@@ -84,20 +86,24 @@ def walk(layout: Layout) -> Walk:
         )
         ranges[symbol(name)] = (0, problem.extent(i) - 1)
     coordinates.insert(0, f"const {index} n = {text(outputs['n'], of_pixel)};")
-    ranges |= {symbol("n"): (0, problem.n - 1), c: (0, problem.c - 1), k: (0, problem.k - 1)}
+    e = symbol("e")
+    ranges |= {symbol("n"): (0, problem.n - 1), c: (0, problem.c - 1), k: (0, problem.k - 1), e: (0, CHUNK - 1)}
     places = {d: symbol(coordinate_name(d)) for d in ("n", *sp.input)} | {"c": c}
-    x = text(Access(problem.x, {d: places[d] for d in problem.x.dims}).offset, constants.strides(problem.x))
+    of_x, of_y = constants.strides(problem.x), constants.strides(problem.y, index=of_pixel)
+    x = text(Access(problem.x, {d: places[d] for d in problem.x.dims}).offset, of_x)
     own = {**outputs, "k": k}
-    y = text(
-        Access(problem.y, {d: own[d] for d in problem.y.dims}).offset, constants.strides(problem.y, index=of_pixel)
+    y = text(Access(problem.y, {d: own[d] for d in problem.y.dims}).offset, of_y)
+    x_element, y_element = (
+        text(e * max(tensor.stride(dim), 1), names)
+        for tensor, dim, names in ((problem.x, "c", of_x), (problem.y, "k", of_y))
     )
     lines = drop_unused(["const int load_tap = (first_chunk + x_chunk) / tap_chunks;", *taps, *coordinates],
                         " ".join([*inside, x]))  # fmt: skip
     of_pixels = tuple(line for line in lines if line in coordinates)
     of_taps = tuple(line for line in lines if line not in coordinates)
     c_extent, k_extent = (constants.extent(d, problem.extent(d)) for d in ("c", "k"))
-    mentioned = constants.within("\n".join([*lines, *inside, x, y, c_extent, k_extent]))
-    return Walk(index, of_taps, of_pixels, tuple(inside), x, y, c_extent, k_extent, mentioned)
+    mentioned = constants.within("\n".join([*lines, *inside, x, y, x_element, y_element, c_extent, k_extent]))
+    return Walk(index, of_taps, of_pixels, tuple(inside), x, y, x_element, y_element, c_extent, k_extent, mentioned)
 
 
 def source(plan: Plan, layout: Layout) -> str:
@@ -119,7 +125,6 @@ def source(plan: Plan, layout: Layout) -> str:
         column_mmas=columns,
         vectors=vectors,
         vector_bytes={role: ELEMENT * vector for role, vector in vectors.items()},
-        steps={"x": max(problem.x.stride("c"), 1), "y": max(problem.y.stride("k"), 1)},
         multiply=MMAS[problem.x.dtype, ""].function(problem.x.dtype, problem.x.dtype),
         one=gradient.ONES[problem.x.dtype],
         y_sum=gradient.y_sum(problem),

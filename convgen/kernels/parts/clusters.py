@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from convgen.kernels import base
+from convgen import plurals
 from convgen.kernels.config import Field
 
 MAX_CLUSTER = 8  # blocks that every GPU with clusters takes (CUDA C++ Programming Guide, "Thread Block Clusters")
@@ -28,5 +28,5 @@ def others_sums(tile_m: int, tile_n: int, split_k: int) -> int:
 
 def sums_row(sums: int, split_k: int, in_place: bool) -> tuple[str, str]:
     """Their row of a table of shared memory: in a place of their own, or in that of stages."""
-    each = f"{base.counted(split_k - 1, 'other block')} x {sums // (split_k - 1)}"
+    each = f"{plurals.counted(split_k - 1, 'other block')} x {sums // (split_k - 1)}"
     return "sums", f"{each}, in place of stages" if in_place else each

@@ -17,11 +17,12 @@ from functools import cached_property, lru_cache
 
 from sympy import Expr, Integer
 
+from convgen import plurals
 from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.plan import Launch, Param, Workspace
 from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
-from convgen.kernels.base import Obstacle, Options, counted
+from convgen.kernels.base import Obstacle, Options
 from convgen.kernels.parts import cost
 from convgen.kernels.parts.copies import THREADS, VECTOR, Copy, Taps, Transpose, transpose
 from convgen.kernels.parts.gathers import Gather, gather
@@ -296,7 +297,7 @@ def _pack_fault(problem: ConvProblem, group_pack: int, of_c: int, backward: bool
     """Why this many neighboring groups cannot go as one; empty where they can.  Of a convolution that goes `backward`,
     the user calls c output channels."""
     if group_pack > problem.groups:
-        return f"group_pack {group_pack} is more than the {counted(problem.groups, 'group')}"
+        return f"group_pack {group_pack} is more than the {plurals.counted(problem.groups, 'group')}"
     c, k = group_pack * problem.c_per_group, group_pack * problem.k_per_group
     if problem.groups > 1 and (c % of_c or k % PACK_K):
         which = f"a pack of {group_pack} groups" if group_pack > 1 else "a group"

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from convgen import plurals
 from convgen.codegen.render import render
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.base import Obstacle, Obstacles, counted, plan_of
+from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import line_cost, line_limits, line_source, lines, output
 from convgen.kernels.parts.line_kernel import LineKernel
@@ -100,7 +101,8 @@ class StemWgmma(LineKernel[Config, Layout]):
         if problem.x.dtype not in TYPES:
             no(f"{problem.x.dtype} factors: only f16 and bf16 are served")
         elif (window := lines.window(problem)) and window.run * problem.x.element.bytes <= (QUAD - 1) * lines.WORD:
-            no(f"a window's row has {counted(window.run, 'element')}, less than the words that a quad of lanes reads")
+            run = plurals.counted(window.run, "element")
+            no(f"a window's row has {run}, less than the words that a quad of lanes reads")
         return found or line_limits.unserved(problem)
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from convgen import plurals
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.parts import prepare
@@ -197,9 +198,9 @@ class Layout(base.Layout[Config]):
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
         """What shared memory holds, in order: what for, and how many times how many bytes."""
-        c, lines = self.config, base.counted(self.phases, "line")
+        c, lines = self.config, plurals.counted(self.phases, "line")
         return (
-            ("A", f"{c.stages} stages x {base.counted(self.a_boxes, 'box')} x {c.tile_k} pixels x {A_ROW_BYTES}"),
+            ("A", f"{c.stages} stages x {plurals.counted(self.a_boxes, 'box')} x {c.tile_k} pixels x {A_ROW_BYTES}"),
             ("B", f"{self.slots + self.copies} rows x {lines} x {self.columns} vectors x {VECTOR_BYTES}"),
             ("barriers", f"{2 * (c.stages + c.depth)} x 8"),
         )

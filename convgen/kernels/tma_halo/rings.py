@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeVar
 
+from convgen import plurals
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.parts import operand_tiles, prepare
@@ -198,12 +199,12 @@ class RingLayout(base.Layout[C]):
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
         c = self.config
-        rings, consumers = base.counted(c.rings, "ring"), base.counted(c.consumers, "consumer")
+        rings, consumers = plurals.counted(c.rings, "ring"), plurals.counted(c.consumers, "consumer")
         held = f"{self.weight_boxes} boxes"
         if c.weight_stages:
-            held = f"{rings} x {base.counted(c.weight_stages, 'stage')}"
+            held = f"{rings} x {plurals.counted(c.weight_stages, 'stage')}"
         rows = [
-            ("halo tiles", f"{rings} x {base.counted(c.stages, 'stage')} x {self.halo.bytes}"),
+            ("halo tiles", f"{rings} x {plurals.counted(c.stages, 'stage')} x {self.halo.bytes}"),
             ("filters", f"{held} x {self.weight_box}"),
             ("y", f"{consumers} x {self.epi_tile_bytes}"),
         ]

@@ -5,18 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from convgen import plurals
 from convgen.ir.tensor import Tensor
 from convgen.kernels import base
-from convgen.kernels.parts import clusters, image_operands, operand_tiles, result_tiles
-from convgen.kernels.parts.hopper import (
-    COLUMNS_BOX,
-    OTHER_REGISTERS,
-    SWIZZLE_ALIGNMENT,
-    block_threads,
-    launch_registers,
-    products,
-    register_split,
-)
+from convgen.kernels.parts import clusters, hopper, image_operands, operand_tiles, result_tiles
 from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.parts.partial_sums import PartialSum, image_pixels, partial_bytes, partial_sums
 from convgen.kernels.tma_im2col import prologue
@@ -122,8 +114,8 @@ class Layout(base.Layout[Config]):
         config, blocks = self.config, self.channel_blocks
         in_order = config.order == "channels_inner" and config.k_blocks % blocks == 0
         if config.k_blocks == 1 or blocks == 1 or in_order:
-            return products(self.gemm.channels - (blocks - 1) * config.tile_k)
-        return products(config.tile_k)
+            return hopper.products(self.gemm.channels - (blocks - 1) * config.tile_k)
+        return hopper.products(config.tile_k)
 
     # ---- shared memory, in bytes
 
@@ -145,7 +137,8 @@ class Layout(base.Layout[Config]):
     @property
     def b_rows(self) -> int:
         """Output channels of a k block of B: a tile's, or whole boxes where they are contiguous."""
-        return -(-self.config.tile_n // COLUMNS_BOX) * COLUMNS_BOX if self.gemm.b_columns else self.config.tile_n
+        box = hopper.COLUMNS_BOX if self.gemm.b_columns else 1
+        return -(-self.config.tile_n // box) * box
 
     @cached_property
     def epi_tile_shape(self) -> tuple[int, int]:
@@ -167,7 +160,7 @@ class Layout(base.Layout[Config]):
         # of y, and of what is shaped as it is; operands have two slots, too
         each = 1 + len(operand_tiles.shaped(problem)) + len(problem.elementwise)
         tiles = 2 * c.consumers * each * 64 * c.tile_n * g.element_bytes
-        others = c.stages * self.stage + self.resident_bytes + 3 * SWIZZLE_ALIGNMENT
+        others = c.stages * self.stage + self.resident_bytes + 3 * hopper.SWIZZLE_ALIGNMENT
         return tiles * c.blocks <= WHOLE_PIXELS and tiles + others <= self.target.shared_limit(c.blocks)
 
     @property
@@ -311,7 +304,7 @@ class Layout(base.Layout[Config]):
     def alignment(self) -> int:
         """Bytes that lie unused in front of the epilogue tiles, which begin where a swizzle repeats."""
         repeats = self.epi_tile_bytes and (self.gemm.plane or self.config.swap_ab or self.slots)
-        return -(self.config.stages * self.stage + self.resident_bytes) % SWIZZLE_ALIGNMENT if repeats else 0
+        return -(self.config.stages * self.stage + self.resident_bytes) % hopper.SWIZZLE_ALIGNMENT if repeats else 0
 
     @property
     def split_sums(self) -> int:
@@ -338,7 +331,7 @@ class Layout(base.Layout[Config]):
     def fixed_bytes(self) -> int:
         """All but stages with their barriers, a split's sums, and the epilogue tiles' alignment; with the base's."""
         tiles = self.config.consumers * (2 * self.leaving_bytes + self.slots * self.slot)
-        return SWIZZLE_ALIGNMENT + self.resident_bytes + tiles + 8 * self._barriers(0)
+        return hopper.SWIZZLE_ALIGNMENT + self.resident_bytes + tiles + 8 * self._barriers(0)
 
     @property
     def shared_bytes(self) -> int:
@@ -348,8 +341,8 @@ class Layout(base.Layout[Config]):
     def shared_table(self) -> tuple[tuple[str, str], ...]:
         """What shared memory holds, in order: what for, and how many times how many bytes."""
         c = self.config
-        blocks, kept = f" x {c.k_blocks} k blocks" if c.k_blocks > 1 else "", base.counted(self.k_blocks, "k block")
-        consumers = base.counted(c.consumers, "consumer")
+        blocks, kept = f" x {c.k_blocks} k blocks" if c.k_blocks > 1 else "", plurals.counted(self.k_blocks, "k block")
+        consumers = plurals.counted(c.consumers, "consumer")
         rows = [
             ("A", f"{c.stages} stages{blocks} x {c.tile_m} pixels x {self.span}"),
             ("B", f"{kept if c.resident else f'{c.stages} stages{blocks}'} x {self.b_rows} channels x {self.span}"),
@@ -372,18 +365,18 @@ class Layout(base.Layout[Config]):
     def threads(self) -> int:
         """Of a block.  Operands that TMA brings have a producer, and so a warp, for each consumer."""
         warps = 5 * self.config.consumers + 1 if self.gemm.stores_by_tma and self.arriving else 0
-        return max(block_threads(self.config.consumers, self.config.blocks), 32 * warps)
+        return max(hopper.block_threads(self.config.consumers, self.config.blocks), 32 * warps)
 
     @property
     def registers(self) -> int:
         """That a consumer's thread may use."""
-        split = register_split(self.config.consumers, self.config.blocks)
-        return split.consumer if split else launch_registers(self.target, self.threads, self.config.blocks)
+        split = hopper.register_split(self.config.consumers, self.config.blocks)
+        return split.consumer if split else hopper.launch_registers(self.target, self.threads, self.config.blocks)
 
     @property
     def free_registers(self) -> int:
         """Those that addresses and counters leave."""
-        return self.registers - OTHER_REGISTERS
+        return self.registers - hopper.OTHER_REGISTERS
 
     @property
     def stores_pairs(self) -> bool:
@@ -397,4 +390,4 @@ class Layout(base.Layout[Config]):
     def b_boxes(self) -> int:
         """TMA loads of a k block of B: where its columns are contiguous, of 64 columns each."""
         rows = self.b_rows // (self.config.cluster if self.config.shared == "b" else 1)
-        return rows // COLUMNS_BOX if self.gemm.b_columns else 1
+        return rows // hopper.COLUMNS_BOX if self.gemm.b_columns else 1

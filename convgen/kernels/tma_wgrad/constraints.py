@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from convgen.kernels.base import Obstacle, Obstacles, counted
+from convgen import plurals
+from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts import gradient
 from convgen.kernels.parts.hopper import (
     MAX_PIXELS,
@@ -146,7 +147,7 @@ def _registers(layout: Layout) -> Obstacles:
 def _k_loop(layout: Layout) -> Obstacles:
     config, found = layout.config, Obstacles()
     if layout.shares > layout.steps:
-        steps = counted(layout.steps, "step")
+        steps = plurals.counted(layout.steps, "step")
         found.no(f"{layout.shares} shares are more than the {steps} of {config.tile_k} pixels",
                  "fewer slices", "slices" if config.slices > 1 else "split_k")  # fmt: skip
     if config.adds:

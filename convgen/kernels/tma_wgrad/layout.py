@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from convgen import plurals
 from convgen.kernels import base
 from convgen.kernels.parts import clusters
 from convgen.kernels.parts.gradient import left_over, y_sum
@@ -220,7 +221,7 @@ class Layout(base.Layout[Config]):
     def shared_table(self) -> tuple[tuple[str, str], ...]:
         """What shared memory holds, in order: what for, and how many times how many bytes."""
         c = self.config
-        a_boxes, b_boxes = base.counted(self.a_boxes, "box"), base.counted(self.tile_boxes * self.phases, "box")
+        a_boxes, b_boxes = plurals.counted(self.a_boxes, "box"), plurals.counted(self.tile_boxes * self.phases, "box")
         rows = [
             ("A", f"{c.stages} stages x {a_boxes} x {c.tile_k} pixels x {A_SPAN * ELEMENT}"),
             ("B", f"{c.stages} stages x {b_boxes} x {self.b_room // self.phases}, {c.tile_k + self.reach} pixels each"),

@@ -132,6 +132,7 @@ class Packed:
         self._kinds = _kinds(weights)
         self._lock = threading.Lock()
         self._held = [_aligned(value.detach()) for value in self._values(weights)]
+        self._packing = self._recorded()
 
     def held_by(self, run: GraphModule) -> None:
         """Gives a module the constants."""
@@ -141,20 +142,46 @@ class Packed:
     def update(self, weights: Sequence[Any]) -> bool:
         """Packs anew where a weight has changed since; whether one had.  Raises OtherWeights."""
         seen = _state(weights)
-        if seen == self._seen:
-            return False
-        if _kinds(weights) != self._kinds:
-            raise OtherWeights
-        with self._lock:
-            if seen == self._seen:  # another thread was faster
-                return False
-            try:
-                values = self._values(weights)
-            except RuntimeError as error:  # of a view that needs the strides that were
-                raise OtherWeights from error
-            self._hold(values, weights)
-            self._seen, self._alive = seen, _memory(weights)
-        return True
+        if seen != self._seen:
+            if _kinds(weights) != self._kinds:
+                raise OtherWeights
+            with self._lock:
+                if seen != self._seen:  # else another thread was faster
+                    self._renew(weights)
+                    self._seen, self._alive = seen, _memory(weights)
+                    return True
+        if self._packing:
+            self._wait()
+        return False
+
+    def _renew(self, weights: Sequence[Any]) -> None:
+        try:
+            values = self._values(weights)
+        except RuntimeError as error:  # of a view that needs the strides that were
+            raise OtherWeights from error
+        self._hold(values, weights)
+        self._packing = self._recorded()
+
+    def _recorded(self) -> list[Any]:
+        """Events behind the packing, on each GPU's current stream."""
+        if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+            return []
+        gpus = {held.device for held in self._held if held.is_cuda}
+        return [torch.cuda.current_stream(gpu).record_event() for gpu in gpus]
+
+    def _wait(self) -> None:
+        """Lets the current streams wait for the packing, which another stream may be at.  A stream that is captured
+        waits for nothing outside: torch.cuda.graph waits for the GPU before."""
+        packing = self._packing
+        if not packing or torch.cuda.is_current_stream_capturing():
+            return
+        if all(event.query() for event in packing):
+            with self._lock:
+                if self._packing is packing:  # no other thread has packed since
+                    self._packing = []
+            return
+        for event in packing:
+            torch.cuda.current_stream(event.device).wait_event(event)
 
     def forget(self) -> None:
         """Lets the next update pack, whatever the weights say."""

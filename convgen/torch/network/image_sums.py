@@ -13,15 +13,13 @@ from typing import Any
 import torch
 
 from convgen.torch.asked import Forward, Summed
+from convgen.torch.network import moments
 from convgen.torch.network.chains import FLOATS, NARROW, Chain, End
 from convgen.torch.network.normalizations import normalizations_of
 from convgen.torch.network.trace import call, erase_unread, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
-#: Times the mean's square, the least variance that rounded sums tell: about half a step of float16, squared.  What is
-#: computed below that is chance, perhaps negative, and dividing by it would make anything of one step.
-_LEAST = 2.0**-22
 
 
 def sums_behind(chain: Chain, end: End) -> Summed | None:
@@ -48,7 +46,7 @@ def use_sums(graph: Any, made: Node) -> None:
         value, *sums = (call(graph, operator.getitem, both, i) for i in range(1 + len(words.split())))
         share = value_of(sums[0]).numel() / value_of(value).numel()
         mean, *square = (call(graph, A.mul.Tensor, each, share) for each in sums)
-        variance = _variance(graph, mean, *square) if square else None
+        variance = moments.variance(graph, mean, *square) if square else None
     made.replace_all_uses_with(value)
     for node in means:
         _replace_mean(graph, node, mean)
@@ -63,12 +61,6 @@ def _words(value: Node) -> str:
     if normalizations_of(value):
         return "image_value image_square"
     return "image_value" if _means_of(value) else ""
-
-
-def _variance(graph: Any, mean: Node, square: Node) -> Node:
-    squared = call(graph, A.mul.Tensor, mean, mean)
-    variance = call(graph, A.sub.Tensor, square, squared)
-    return call(graph, A.maximum.default, variance, call(graph, A.mul.Tensor, squared, _LEAST))
 
 
 def _means_of(value: Node) -> list[Node]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from convgen.diagnostics import ConvgenError
+from convgen.torch.launch import REFUSALS
 
 Tensor = Any
 Launch = Callable[..., Any]
@@ -44,7 +44,7 @@ def site(name: str, *constants: Any) -> Callable[..., Any]:
             return by_operator(*tensors)
         try:
             return launch(*tensors)
-        except ConvgenError:  # of an address that the kernel's loads cannot have
+        except REFUSALS:
             return by_operator(*tensors)
 
     return call

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from convgen.torch.asked import Bare, Summed
+from convgen.torch.network import moments
 from convgen.torch.network.chains import NARROW
 from convgen.torch.network.trace import call, is_call, value_of
 
@@ -95,14 +96,11 @@ def _statistics(result: Node) -> Ending | None:
 
 
 def _replace_statistics(graph: Any, node: Node, total: Node, squares: Node) -> None:
-    """The variance is not below zero, as that of rounded sums may be."""
     value = value_of(node.args[0])
     share = value.shape[1] / value.numel()
     with graph.inserting_before(node):
         mean, square = (call(graph, A.mul.Tensor, found, share) for found in (total, squares))
-        squared = call(graph, A.mul.Tensor, mean, mean)
-        variance = call(graph, A.relu.default, call(graph, A.sub.Tensor, square, squared))
-        found = [variance, mean]
+        found = [moments.variance(graph, mean, square), mean]
         if node.kwargs.get("keepdim"):
             shape = [1, -1, *(1,) * (value.dim() - 2)]
             found = [call(graph, A.view.default, one, shape) for one in found]

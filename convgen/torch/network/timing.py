@@ -23,7 +23,7 @@ from convgen.runtime import artifacts
 from convgen.torch import aten
 from convgen.torch.asked import Gradient, Summed, WithBias
 from convgen.torch.launch import Served, served
-from convgen.torch.switches import allow_tf32, deterministic
+from convgen.torch.switches import switches
 
 Tensor = Any
 TF = torch.nn.functional
@@ -164,8 +164,7 @@ class Timer:
 
     def _key(self, device: int, *what: Any) -> str:
         _, environment = _machine(device)
-        flags = [torch.backends.cudnn.benchmark, deterministic(), allow_tf32()]
-        facts = [environment, artifacts.schema_digest(), flags, *what]
+        facts = [environment, artifacts.schema_digest(), switches(), *what]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def release(self) -> None:
