@@ -74,7 +74,7 @@ def test_mutants_are_noticed(name: str):
         ("tma_halo_streamed", "setmaxnreg_inc", "if (threadIdx.x < 128) setmaxnreg_inc", "registers"),
         ("tma_im2col_pingpong", "__device__ __forceinline__ u32 swizzle_base", "inline u32 swizzle_base", NOT_COMPILED),
         ("tma_im2col_prologue", "max_nan_f32(given * value_scale + value_shift, 0.0f)", "given", WRONG_RESULT),
-        ("sums, split_k", "if (lane == 0) sums[0] = sum;", "if (lane == 0) sums[0] = 2 * sum;", WRONG_RESULT),
+        ("sums, split_k", "if (sharer == 0) sums[0] = sum;", "if (sharer == 0) sums[0] = 2 * sum;", WRONG_RESULT),
     ],
 )
 def test_what_a_gpu_refuses_or_computes_otherwise_is_noticed(name: str, was: str, now: str, kind: str):

@@ -145,7 +145,21 @@ IN_PARTS: dict[str, tuple[ConvProblem, Options]] = {
         make("fprop", 4, 72, 72, (13, 11), (3, 3), pad=1, groups=3),
         {"tile.n": 48, "tile.k": 64, "tile.m": 64, "group_pack": 2},
     ),
-}
+    "a cluster with all of them": (
+        make("fprop", 4, 72, 104, (13, 11), (1, 1)), {"tile.n": 56, "tile.k": 64, "tile.m": 64, "cluster": 2},
+    ),
+    "clusters, three parts": (
+        make("fprop", 4, 40, 136, (13, 11), (3, 3), pad=1),
+        {"tile.n": 24, "tile.k": 32, "tile.m": 64, "cluster": 2, "multicast": "a"},
+    ),
+    "clusters, channels as rows": (
+        make("fprop", 4, 40, 200, (13, 11), (1, 1)),
+        {"swap_ab": 1, "tile.m": 64, "tile.n": 64, "tile.k": 32, "cluster": 4},
+    ),
+    "clusters, dgrad": (
+        make("dgrad", 4, 72, 24, (13, 11), (3, 3), pad=1), {"tile.n": 40, "tile.k": 32, "tile.m": 64, "cluster": 2},
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])

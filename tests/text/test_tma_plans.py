@@ -203,8 +203,9 @@ OVERFLOWS: dict[str, tuple[str, Options, str, str, str]] = {
     "resident in bands": (
         "tma_im2col", {"resident": 1, "raster": 2, "tile.n": 16}, "raster", "a block's tiles differ", "raster 1",
     ),
-    "resident in a cluster": (
-        "tma_im2col", {"resident": 1, "cluster": 2, "tile.n": 64}, "cluster", "share loads of B", "cluster 1",
+    "resident in a cluster that shares B": (
+        "tma_im2col", {"resident": 1, "cluster": 2, "multicast": "b", "tile.n": 64}, "multicast",
+        "each block loads all of its B once", "multicast a",
     ),
     "resident, k shared evenly": (
         "tma_im2col", {"resident": 1, "stream_k": 1, "tile.n": 64}, "stream_k", "begin within a tile", "stream_k 0",

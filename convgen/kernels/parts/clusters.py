@@ -17,7 +17,9 @@ SPLIT_K = Annotated[
     ),
 ]
 #: Of kernels whose neighboring tiles have an operand in common, which TMA brings to all blocks of a cluster at once.
-CLUSTER = Annotated[int, Field("blocks of neighboring tiles that load an operand together", (1, 2, 4))]
+TOGETHER = "blocks of neighboring tiles that load an operand together"
+CLUSTER = Annotated[int, Field(TOGETHER, (1, 2, 4))]
+WIDE_CLUSTER = Annotated[int, Field(TOGETHER, (1, 2, 4, 8))]
 MULTICAST = Annotated[str, Field("the operand that a cluster loads together", ("a", "b"))]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from convgen.kernels import config
 from convgen.kernels.config import Field
-from convgen.kernels.parts.clusters import CLUSTER, MULTICAST, SPLIT_K
+from convgen.kernels.parts.clusters import MULTICAST, SPLIT_K, WIDE_CLUSTER
 from convgen.kernels.parts.packing import GROUP_PACK
 
 #: By `swap_ab`: the columns of a tile that a block of a cluster can finish are a multiple of so many.
@@ -35,7 +35,7 @@ class Config(config.Config):
     k_blocks: Annotated[int, Field("k blocks per stage: more than one for few channels", low=1, high=64)] = 1
     split_k: SPLIT_K = 1
     swap_ab: Annotated[int, Field("1: wgmma's m runs over output channels, its n over pixels", (0, 1))] = 0
-    cluster: CLUSTER = 1
+    cluster: WIDE_CLUSTER = 1
     multicast: MULTICAST = "a"
     raster: Annotated[
         int,

@@ -218,9 +218,10 @@ def _resident(layout: Layout) -> Obstacles:
     if layout.gemm.phases:
         found.no("resident 1 is not served for a strided dgrad, whose phases have taps of their own",
                  "resident 0", "resident")  # fmt: skip
-    for name in ("split_k", "cluster"):
-        if getattr(config, name) > 1:
-            found.no(f"resident 1 needs {name} 1: blocks of a cluster share loads of B", f"{name} 1", name)
+    if config.split_k > 1:
+        found.no("resident 1 needs split_k 1: blocks share a tile's k steps", "split_k 1", "split_k")
+    if config.shared == "b":
+        found.no("resident 1 needs multicast a: each block loads all of its B once", "multicast a", "multicast")
     if config.stream_k:
         found.no("resident 1 needs stream_k 0: a block would begin within a tile", "stream_k 0", "stream_k")
     return found

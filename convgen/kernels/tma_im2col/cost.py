@@ -55,7 +55,12 @@ class Rates:
     # Bytes of a sector that two tiles fill, where it leaves L2 in between: written twice, and read to be filled up
     # (ncu, and 536 configurations of 40 layers, H200).
     seam: float = 500.0
-    seam_kept: float = 50e6  # bytes of y that L2 keeps until its other part comes
+    line_seam: float = 300.0  # of a line that two tiles fill, each whole sectors of it (one layer, 57 configurations)
+    seam_kept: float = 30e6  # bytes of y that L2 keeps until its other part comes
+    # Bytes that a cluster's blocks write between the first and the last of them: L2 keeps up to so many until then, and
+    # beyond so many nothing (6 layers, 200 configurations, H200).
+    cluster_kept: float = 8e6
+    cluster_lost: float = 24e6
 
 
 H200 = Rates()
@@ -80,27 +85,35 @@ def _loading(aligned: float, rows: float, k: int, pitch: int, r: Rates) -> float
     return max(load, rows * _touched(k, pitch) * r.ragged_line) if pitch % SECTOR else load
 
 
+def _filled_up(seams: float, together: float, writes: int, r: Rates) -> float:
+    """Of so many bytes for what tiles fill together, those that cost: of small results L2 keeps the rest, and of blocks
+    that stay together."""
+    lost = min(max((together - r.cluster_kept) / (r.cluster_lost - r.cluster_kept), 0.0), 1.0)
+    return seams * max(1 - r.seam_kept / writes, 0.0) * lost
+
+
 def time(
     *, rows: int, columns: int, m: int, n: int, b_rows: int, resident: int, crowd: float, k: int, stages: int,
     consumers: int, pingpong: bool, blocks: int, k_blocks: int, split_k: int, cluster: int, shared: str,
     stream_k: int, tiles: int, steps: float, products: float, reads: float, writes: int, x_pitch: int, sms: int,
     rates: Rates = H200, rewritten: int = 0, epi_tiles: int = 0, row_sums: int = 0, functions: float = 0.0,
-    again: int = 0, between: int = 0, cut: float = 0.0, by_tma: bool = True, seams: float = 0.0, in_place: bool = False,
+    again: int = 0, between: int = 0, cut: float = 0.0, by_tma: bool = True, seams: float = 0.0,
+    line_seams: float = 0.0, together: float = math.inf, in_place: bool = False,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each (on average
     `products` of 16), `rows` x `columns` of them as wgmma sees it, with `b_rows` of B; a `cluster` of blocks fetches
     the operand `shared` once, and a block the `resident` rows of B; of a line of B, `crowd` requests beyond the first
     of each multiprocessor come for a tile; `stream_k` deals the steps out evenly, so that blocks do not ask for the
     same B at the same time, and a second kernel finishes what they share; sums of a split come beside the stages, or
-    `in_place` of them.  `reads` and `writes` are bytes of device
-    memory, a pixel of x takes `x_pitch` bytes; of the sectors of y, epilogue tiles fill a share `cut` in part, `by_tma`
-    or by threads, and tiles of neighboring channels `seams` together; taps read `again` so many bytes of x, after
-    `between` others.  Of x, consumers write `rewritten` elements a step anew.  Of y they make `row_sums` sums over
-    pixels that are rows of fragments, and compute `functions` cycles of each element, all of a multiprocessor's
-    consumers at about the same time."""
+    `in_place` of them. `reads` and `writes` are bytes of device memory, a pixel of x takes `x_pitch` bytes; of the
+    sectors of y, epilogue tiles fill a share `cut` in part, `by_tma` or by threads, and tiles of neighboring channels
+    fill `seams` together, and `line_seams` lines, after up to `together` bytes of others; taps read `again` so many
+    bytes of x, after `between` others. Of x, consumers write `rewritten` elements a step anew. Of y they make
+    `row_sums` sums over pixels that are rows of fragments, and compute `functions` cycles of each element, all of a
+    multiprocessor's consumers at about the same time."""
     r = rates
     written = writes * (1 + cut * ((r.cut_sector if by_tma else r.cut_by_threads) - 0.5))
-    written += seams * r.seam * max(1 - r.seam_kept / writes, 0.0)
+    written += _filled_up(seams * r.seam + line_seams * r.line_seam, together, writes, r)
     reads += again * min(max((between - r.l2_kept) / (r.l2_lost - r.l2_kept), 0.0), 1.0)
     units = tiles * split_k
     start = r.start + r.spread * min(units / sms, 1)

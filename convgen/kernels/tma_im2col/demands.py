@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from convgen.ir.problem import SECTOR
-from convgen.kernels.parts.cost import functions, lines, requests
+from convgen.kernels.parts.cost import LINE, functions, lines, requests
 from convgen.kernels.parts.hopper import COLUMNS_BOX, mean_products, products
 from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.layout import Layout
@@ -30,7 +30,8 @@ def demands(layout: Layout) -> dict[str, Any]:
         sms=_sms(layout), reads=traffic["reads"], writes=traffic["writes"], x_pitch=traffic["x_pitch"],
         epi_tiles=layout.epi_tiles, row_sums=0 if config.swap_ab else len(sums), functions=functions(layout.problem),
         again=layout.gemm.read_again, between=between_taps(layout),
-        cut=_cut_sectors(layout), by_tma=layout.gemm.stores_by_tma, seams=_seams(layout),
+        cut=_cut_sectors(layout), by_tma=layout.gemm.stores_by_tma, together=_written_together(layout),
+        seams=_seams(layout, SECTOR), line_seams=_seams(layout, LINE) - _seams(layout, SECTOR),
         in_place=layout.sums_in_place,
     )  # fmt: skip
 
@@ -75,7 +76,8 @@ def _sms(layout: Layout) -> int:
     """Multiprocessors that have blocks."""
     sms = layout.target.clustered_sms(layout.config.split_k * layout.config.cluster)
     if layout.config.resident:  # as many for each part of the output channels
-        sms -= sms % layout.n_tiles if sms > layout.n_tiles else 0
+        parts = layout.n_tiles * layout.config.cluster
+        sms -= sms % parts if sms > parts else 0
     return sms
 
 
@@ -101,15 +103,25 @@ def _cut_sectors(layout: Layout) -> float:
     return 2 * SECTOR * _ends_inside(layout, run) / max(run, SECTOR)
 
 
-def _seams(layout: Layout) -> float:
-    """Sectors of y that tiles of neighboring channels fill together; none where tiles have all channels of a pixel."""
+def _seams(layout: Layout, unit: int) -> float:
+    """Sectors of y, or lines, that tiles of neighboring channels fill together; none where tiles have all channels of a
+    pixel."""
     g, n = layout.gemm, layout.config.tile_n
     tiles = -(-g.columns // n)
     if g.plane or tiles == 1:
         return 0.0
-    return g.pixels * tiles * _ends_inside(layout, n * g.problem.y.element.bytes)
+    return g.pixels * tiles * _ends_inside(layout, n * g.problem.y.element.bytes, unit)
 
 
-def _ends_inside(layout: Layout, run: int) -> float:
-    """Of runs of so many bytes of y, the share that ends inside a sector."""
-    return 1 - math.gcd(int(layout.gemm.traffic["y_pitch"]), run, SECTOR) / SECTOR
+def _written_together(layout: Layout) -> float:
+    """Bytes of y that are written between a tile and its neighbors in channels, at most: those of the tiles that a
+    cluster's blocks may be apart, where it has all channels; else blocks may be apart by any number."""
+    g, c = layout.gemm, layout.config
+    if c.shared != "a" or layout.n_tiles > 1:
+        return math.inf
+    return c.stages * _sms(layout) / c.cluster * c.tile_m * float(g.traffic["y_pitch"])
+
+
+def _ends_inside(layout: Layout, run: int, unit: int = SECTOR) -> float:
+    """Of runs of so many bytes of y, the share that ends inside a sector, or inside another unit."""
+    return 1 - math.gcd(int(layout.gemm.traffic["y_pitch"]), run, unit) / unit

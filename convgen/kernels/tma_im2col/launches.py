@@ -40,7 +40,8 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         shared_bytes=layout.shared_bytes,
         cluster=config.split_k * config.cluster,
         persistent=not config.stream_k,  # the second kernel must know how many blocks there are
-        multiple_of=layout.n_tiles if config.resident else 1,  # so that a block's tiles have the same channels
+        # so that a block's tiles have the same channels
+        multiple_of=layout.n_tiles * config.cluster if config.resident else 1,
         dependent=True,
         blocks_per_sm=config.blocks,
     )

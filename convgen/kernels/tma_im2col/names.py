@@ -15,7 +15,9 @@ def names(layout: Layout, tap_index: str, phases: PhaseText | None) -> dict[str,
     together = "(split_k * cluster)" if split and shared else "split_k" if split else "cluster" if shared else ""
     divided = f" / {together}" if together else ""
     axis = "m" if c.swap_ab else "n"
-    b_first = "0" if c.resident and layout.n_tiles == 1 else "n0 + rank * b_slice" if c.shared == "b" else "n0"
+    b_first = (
+        "0" if c.resident and layout.n_tiles * c.cluster == 1 else "n0 + rank * b_slice" if c.shared == "b" else "n0"
+    )
     taps_outside = layout.gemm.taps_outside
     phase_index = "work % phase_count" if phases and phases.even else "work / (m_tiles * n_tiles)"
     return dict(

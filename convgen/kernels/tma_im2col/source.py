@@ -98,7 +98,8 @@ def source(plan: Plan, layout: Layout) -> str:
         finds_pixels=finds_pixels,
         load_from=load_from,
         own_place=_place(layout, own=True, columns=not config.resident),
-        own_columns=_own_columns(layout),
+        block_columns=_own_columns(layout),
+        own_columns=_own_columns(layout, own=True),
         operands_place=_place(layout, own=True, ends=False),
         fragment_place=_place(layout, own=True, rows="blockIdx.y * 64"),
         in_type=problem.x.dtype,
@@ -242,10 +243,14 @@ def _consumer_rows(layout: Layout) -> str:
     return "consumer * own_rows" if layout.config.schedule != "pingpong" and layout.config.consumers > 1 else ""
 
 
-def _own_columns(layout: Layout) -> str:
-    """C text: a consumer's first channel, of all tiles, where its block keeps B."""
-    first = "blockIdx.x % n_tiles * tile_n" if layout.n_tiles > 1 else ""
-    rows = _consumer_rows(layout) if layout.config.swap_ab else ""
+def _own_columns(layout: Layout, own: bool = False) -> str:
+    """C text: the first channel of all tiles of a block that keeps B; `own`: of those that a consumer finishes."""
+    tiles = layout.n_tiles > 1
+    if layout.config.shared == "a":
+        first = "(blockIdx.x / cluster % n_tiles * cluster + rank) * tile_n" if tiles else "rank * tile_n"
+    else:
+        first = "blockIdx.x % n_tiles * tile_n" if tiles else ""
+    rows = _consumer_rows(layout) if own and layout.config.swap_ab else ""
     return " + ".join(filter(None, (first, rows))) or "0"
 
 

@@ -11,6 +11,7 @@ from convgen.kernels.base import Part
 from convgen.kernels.config import Options
 from convgen.kernels.parts import clusters, prepare
 from convgen.kernels.parts.assignment import assignment
+from convgen.kernels.parts.cost import LINE
 from convgen.kernels.parts.hopper import spans
 from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT, Config
@@ -31,8 +32,15 @@ SHAPES = (
     (128, 2, "pingpong"),
 )
 MAX_STAGES = 12
+#: Of a cluster that keeps B, for its blocks to stay together.
+FEW_STAGES = 4
 #: k blocks of a stage that are worth considering, and channels of all of them, at most.
 K_BLOCKS, WIDEST_STAGE = (1, 2, 3, 5, 7, 9), 160
+#: Blocks of a cluster that keeps all of B, a part of the channels each, and loads A together: of rows of y that are no
+#: whole lines, its blocks then fill what they share while L2 has it.  Tiles of 64 pixels; output channels in multiples;
+#: and k blocks, beyond which waiting for one another costs more (61 layers, H200).
+WHOLE_B, WHOLE_B_SHAPES, WHOLE_B_CHANNELS = (2, 4, 8), ((64, 2, "pingpong"), (64, 3, "pingpong")), (16, 64)
+WHOLE_B_STEPS = 2
 #: Output channels of a tile, a multiple of which fills lines.
 WHOLE_LINES = 64
 #: Bytes that a multiprocessor has on their way where device memory is what it waits for.
@@ -68,7 +76,7 @@ def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part
             if kind not in alike:
                 alike[kind] = Layout(problem, target, config, g).knowing(*of_kind)
             us = 0.0
-            if not {"cluster", "stream_k"} & fixed.keys():
+            if not {"cluster", "stream_k"} & fixed.keys() and config.cluster == 1:
                 k_blocks, blocks = (set(each) for each in zip(*choices, strict=True))
                 us = least(alike[kind].having(config), max(k_blocks), blocks)
             yield Part(us, _layouts(alike[kind], config, choices, fixed))
@@ -76,8 +84,9 @@ def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part
 
 def _layouts(alike: Layout, plainest: Config, choices: Iterable[Choice], fixed: Options) -> Iterator[Layout]:
     """Of a tile, with each of these choices."""
-    cluster = int(fixed.get("cluster", 1))
-    operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
+    cluster = int(fixed.get("cluster", plainest.cluster))
+    several = cluster > plainest.cluster  # which the options ask for
+    operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 1 + several]
     for k_blocks, blocks in choices:
         config = plainest.but(k_blocks=k_blocks, blocks=blocks)
         for operand in operands:
@@ -170,6 +179,8 @@ def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream
         made = of(stages)
         if made.shared_bytes <= limit and made.epi_tile_shape == found.epi_tile_shape:
             yield made
+            if c.resident and cluster > 1 and stages > FEW_STAGES:
+                yield of(FEW_STAGES)
             if not made.sums_in_place:
                 return
             stages = min(stages, (limit - found.fixed_bytes - found.split_sums) // (found.stage + 16) + 1)
@@ -211,6 +222,24 @@ def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[tuple
                     raster, stream_k, pack, resident,
                 )  # fmt: skip
                 yield plainest, choices
+        for config in _whole_b(g, target, fixed, k, k_blocks, order):
+            yield config, ((1, 1),)
+
+
+def _whole_b(g: Gemm, target: Target, fixed: Options, k: int, k_blocks: int, order: str) -> Iterator[Config]:
+    """Clusters that keep all of B, where rows of y are no whole lines and a block has several tiles."""
+    whole_lines = int(g.traffic["y_pitch"]) % LINE == 0
+    if fixed.keys() - {"tile.k", "order", "stages", "group_pack"} or whole_lines or g.phases or g.plane or g.group:
+        return
+    if k_blocks > WHOLE_B_STEPS:
+        return
+    for cluster in WHOLE_B:
+        part = -(-g.columns // cluster)
+        widths = sorted({-(-part // channels) * channels for channels in WHOLE_B_CHANNELS})
+        for n, (m, consumers, schedule) in itertools.product(widths, WHOLE_B_SHAPES):
+            several = g.m_tiles(m) * cluster > target.clustered_sms(cluster)
+            if 32 <= n <= 256 and several and k_blocks * n * k * g.element_bytes <= MOST_RESIDENT:
+                yield Config(m, n, k, 2, consumers, schedule, order, 1, 1, 1, 0, cluster, "a", 1, 0, g.group_pack, 1)
 
 
 def _tile_shapes(g: Gemm, fixed: Options) -> Iterator[tuple[int, int, int, str, int]]:
