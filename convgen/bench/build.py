@@ -13,8 +13,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Options
@@ -68,6 +69,14 @@ def build(job: Job) -> Artifact | Failure:
         return Failure(f"{type(e).__name__}: {e}")
 
 
+@dataclass(frozen=True)
+class _Asked(Generic[Result]):
+    """What a pool was asked for."""
+
+    pool: Executor
+    future: Future[Result]
+
+
 class Builder:
     """A pool of processes that build kernels.  As a context manager it stops them at the end.
 
@@ -78,33 +87,63 @@ class Builder:
     def __init__(self, workers: int | None = None, threads: bool = False) -> None:
         cores = len(os.sched_getaffinity(0))
         self.workers = workers or max(1, min(MOST_WORKERS, cores if threads else cores - 2))  # two to measure
+        self._renewing = threading.Lock()
         self._pool: Executor = ThreadPoolExecutor(self.workers) if threads else _processes(self.workers)
 
     def build_all(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Artifact | Failure]]:
-        """Each job with its kernel, in order.  `jobs` is read as far ahead as keeps the pool busy."""
-        waiting: deque[tuple[Job, Future]] = deque()
+        """Each job with its kernel, in order.  `jobs` is read as far ahead as keeps the pool busy.  A job whose process
+        is killed is tried once more, alone."""
+        waiting: deque[tuple[Job, _Asked[Artifact | Failure]]] = deque()
         source = iter(jobs)
         try:
             while True:
                 while len(waiting) < _AHEAD * self.workers and (job := next(source, None)) is not None:
-                    waiting.append((job, self._pool.submit(build, job)))
+                    waiting.append((job, self._ask(build, job)))
                 if not waiting:
                     return
-                job, future = waiting.popleft()
-                yield job, future.result()
+                job, asked = waiting.popleft()
+                try:
+                    built = asked.future.result()
+                except BrokenProcessPool:
+                    self._renew(asked.pool)
+                    waiting = deque((each, self._ask(build, each)) for each, _ in waiting)
+                    built = _alone(job)
+                yield job, built
         finally:
-            for _, future in waiting:
-                future.cancel()
+            for _, asked in waiting:
+                asked.future.cancel()
 
     def each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """What a function of a module gives for each item, in order."""
-        return self._pool.map(function, items)
+        for item, asked in [(item, self._ask(function, item)) for item in items]:
+            try:
+                found = asked.future.result()
+            except BrokenProcessPool:
+                self._renew(asked.pool)
+                found = function(item)
+            yield found
 
     def prepare(self, jobs: Sequence[Job]) -> None:
         """Have the first of these built, one a worker: they will be found in the cache, and their problem's
         configurations in the worker's memory."""
         for job in jobs[: self.workers]:
-            self._pool.submit(build, job)
+            self._ask(build, job)
+
+    def _ask(self, function: Callable[[Item], Result], item: Item) -> _Asked[Result]:
+        pool = self._pool
+        try:
+            return _Asked(pool, pool.submit(function, item))
+        except BrokenProcessPool:
+            pool = self._renew(pool)
+            return _Asked(pool, pool.submit(function, item))
+
+    def _renew(self, broken: Executor) -> Executor:
+        """The pool in place of one of which a process was killed, the same for all threads that meet that one."""
+        with self._renewing:
+            if self._pool is broken:
+                broken.shutdown(wait=False)
+                self._pool = _processes(self.workers)
+            return self._pool
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -114,6 +153,15 @@ class Builder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _alone(job: Job) -> Artifact | Failure:
+    """Builds a kernel by a process that has nothing else to do."""
+    with _processes(1) as alone:
+        try:
+            return alone.submit(build, job).result()
+        except BrokenProcessPool:
+            return Failure("the process that compiled it was killed, twice")
 
 
 def _processes(workers: int) -> ProcessPoolExecutor:

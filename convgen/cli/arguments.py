@@ -208,7 +208,9 @@ def paths(arguments: argparse.Namespace) -> list[str]:
     """The files that the arguments name, each once, or `-`.  Raises UsageError."""
     if arguments.specs.count("-") > 1:
         raise UsageError("standard input can be read once: `-` is given twice")
-    named = [path for name in arguments.specs for path in (_specs_in(name) if os.path.isdir(name) else [name])]
+    named: list[str] = []
+    for name in arguments.specs:
+        named += _specs_in(name) if name != "-" and os.path.isdir(name) else [name]
     files = dict[str, str]()
     for path in named:
         files.setdefault(_leads_to(path), path)

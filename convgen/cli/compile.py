@@ -78,6 +78,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _folder(text: str) -> Path:
     if not text:  # of a variable that is not set; a Path takes it for this folder
         raise argparse.ArgumentTypeError("it names no folder\nhint: for this folder, leave it out")
+    if text == "-":
+        raise argparse.ArgumentTypeError("`-` is standard output, and kernels are several files\nhint: name a folder")
     return Path(text)
 
 

@@ -161,7 +161,9 @@ def _tasks(
     ):
         first = [c if c and c[0] in wanted.names else None for c in (_tuned(wanted, gpu.name), untuned)]
         once = {(c[0], database.canonical(c[1])): c for c in (*first, *found) if c}
-        tasks[name] = prepare(wanted.problem, wanted.target, list(once.values()), db, gpu.name, forget, first[1])
+        tasks[name] = prepare(
+            wanted.problem, wanted.target, list(once.values()), db, gpu.name, forget, first[1], wanted.fixed
+        )  # fmt: skip
     return tasks
 
 
@@ -328,6 +330,8 @@ def _check_database(path: Path) -> None:
 
 def _address(text: str) -> str:
     host, colon, _ = text.rpartition(":")
+    if text.endswith(".conv") or os.path.exists(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is a file, and no address\nhint: {text} --ray, the files first")
     if not text or (colon and not host):  # of a variable that is not set
         hint = "hint: HOST:PORT, or nothing for the cluster that this machine belongs to"
         raise argparse.ArgumentTypeError(f"{text!r} is no address\n{hint}")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from convgen.ir.problem import Padding
+from convgen.ir.problem import Op, Padding
 from convgen.kernels.config import Config, Option, Options  # noqa: F401
 from convgen.targets import Target
 
@@ -109,6 +109,7 @@ class Kernel(Generic[C, L]):
     """One kernel.  `name` is its folder's."""
 
     name: ClassVar[str]
+    ops: ClassVar[frozenset[Op]] = frozenset(Op)  # of others it says nothing else
     paddings: ClassVar[frozenset[Padding]] = frozenset({Padding.ZERO})  # what it reads beyond x
     config: type[C]
     #: Roles of tensors of which it takes channel slices: x, w, y, operand, result (of the epilogue).

@@ -81,6 +81,10 @@ class Search:
     @cached_property
     def unserved(self) -> tuple[Obstacle, ...]:
         """What stands against the kernel whatever the options that are not fixed."""
+        if self.problem.op not in self.kernel.ops:
+            alone = " and ".join(sorted(self.kernel.ops))
+            message = f"op {self.problem.op}: kernel {self.kernel.name} serves {alone} alone"
+            return (Obstacle(message, option="kernel"),)
         if self.problem.number == "f64" and not self.kernel.doubles:
             return (Obstacle(f"kernel {self.kernel.name} does not compute in f64"),)
         found = (

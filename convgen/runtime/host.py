@@ -148,8 +148,8 @@ def _sizes(manifest: Manifest) -> dict[str, int]:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """Of memory, from the first element to the last: a slice of channels has those of other slices in between."""
-    return tensor.span * tensor.element.bytes
+    """Of memory, and of a file as NumPy's `tofile` writes an array: of a slice of channels, the whole array."""
+    return tensor.whole.span * tensor.element.bytes
 
 
 def _files(manifest: Manifest, names: dict[str, str]) -> list[_File]:

@@ -51,7 +51,10 @@ def cluster(
         resources = ray.cluster_resources()
         actors += [Actor(ray, factory) for _ in range(int(resources.get("GPU", 0)))]
         members = _started(ray, actors, warn)
-        cpus = int(resources.get("CPU", 1))
+        cpus = int(resources.get("CPU", 0))
+        if not cpus:
+            hint = "start a machine of it with CPUs: kernels are compiled there"
+            raise NoCluster(f"the Ray cluster has no CPU\nhint: {hint}")
         compiler = Compiler(ray, max(1, jobs or cpus), len(members))
         yield Machines(members, compiler.build_all, each=compiler.each)
     finally:
@@ -70,20 +73,26 @@ def _ray() -> Any:
 
 
 def _connect(ray: Any, address: str) -> None:
+    answered = False
     try:
-        _call(address)
+        answered = _call(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as e:
         where = "found" if address == "auto" else f"reached at {address}"
         hint = "start one with `ray start --head`, and `ray start --address=HOST:6379` on each further machine"
+        if answered:
+            hint = "is it the head's port, 6379? A cluster with tokens needs RAY_AUTH_MODE=token"
         raise NoCluster(f"no Ray cluster can be {where}: {_reason(e)}\nhint: {hint}") from None
 
 
-def _call(address: str) -> None:
-    """Raises OSError where nobody answers at HOST:PORT: Ray itself would try for minutes."""
+def _call(address: str) -> bool:
+    """Whether an address is HOST:PORT, and somebody answers there.  Raises OSError where nobody does: Ray itself would
+    try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    if not host or not port.isdigit():
+        return False
+    socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    return True
 
 
 def _started(ray: Any, actors: list[Actor], warn: Callable[[str], None]) -> list[Member]:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from convgen.bench.build import Failure, Job
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
+from convgen.kernels.base import Options
 from convgen.planner import database
 from convgen.planner.database import Database, Measurement, Status
 from convgen.runtime.artifacts import Artifact
@@ -135,10 +136,17 @@ def prepare(
     gpu: str,
     forget: Collection[Status] = (),
     untuned: Candidate | None = None,
+    fixed: Options | None = None,
 ) -> Task:
-    """The search for a problem, with what earlier searches found, but for statuses to `forget`."""
-    found = db.measurements(database.key(problem), gpu)
-    return Task(problem, target, gpu, candidates, {m.candidate: m for m in found if m.status not in forget}, untuned)
+    """The search for a problem, with what earlier searches found of the candidates' strategies with the options that
+    are `fixed`, but for statuses to `forget`: others are no choice here, however fast."""
+    names, stated = {name for name, _ in candidates}, (fixed or {}).items()
+    known = {
+        m.candidate: m
+        for m in db.measurements(database.key(problem), gpu)
+        if m.strategy in names and m.status not in forget and stated <= m.options.items()
+    }
+    return Task(problem, target, gpu, candidates, known, untuned)
 
 
 class Search:

@@ -92,6 +92,7 @@ class Spread:
         self._waiting = {member.gpu.name: deque[Task]() for member in machines.members}
         self._running = dict.fromkeys(self._waiting, 0)  # tasks by kind of GPU
         self._members = dict.fromkeys(self._waiting, 0)
+        self._working = 0  # threads
         self._changed = threading.Condition()
         self._error: BaseException | None = None  # for which all end
         self._nobody: ConvgenError | None = None  # is left for some tasks
@@ -108,23 +109,34 @@ class Spread:
                 self._observer.finished(task)
         for member in self._machines.members:
             self._members[member.gpu.name] += 1
-        threads = [threading.Thread(target=self._work, args=(m,), daemon=True) for m in self._machines.members]
-        for thread in threads:
-            thread.start()
+        self._working = len(self._machines.members)
+        for member in self._machines.members:
+            threading.Thread(target=self._work, args=(member,), daemon=True).start()
         try:
-            for thread in threads:
-                thread.join()
+            self._wait()
         except BaseException:
             self._fail(_Stopped())
-            patience = time.monotonic() + _PATIENCE
-            for thread in threads:
-                thread.join(max(0.0, patience - time.monotonic()))
+            self._wait(_PATIENCE)
             raise
         if error := self._error or self._nobody:
             raise error
 
+    def _wait(self, seconds: float | None = None) -> None:
+        """Until all threads have ended, but no longer.  Not by join: Python 3.11 takes a thread for ended once an
+        interrupt has come while it was joined."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._working, seconds)
+
     def _work(self, member: Member) -> None:
         """A member's thread."""
+        try:
+            self._measure_all(member)
+        finally:
+            with self._changed:
+                self._working -= 1
+                self._changed.notify_all()
+
+    def _measure_all(self, member: Member) -> None:
         try:
             begun = False  # compilers and measuring processes take some seconds to start, which are no task's
             with Database(self._place) as db:

@@ -218,12 +218,16 @@ def serve(file: int) -> None:
     while True:
         try:
             method, arguments = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
         try:
-            pipe.send((True, True, getattr(served, method)(*arguments)))
+            answer = True, True, getattr(served, method)(*arguments)
         except Exception as e:
-            pipe.send((False, served.healthy(), f"{type(e).__name__}: {e}"))
+            answer = False, served.healthy(), f"{type(e).__name__}: {e}"
+        try:
+            pipe.send(answer)
+        except OSError:  # who asked has gone
+            return
 
 
 def _end_with_parent() -> None:

@@ -77,7 +77,7 @@ def arguments(made: Manifest, folder: Path) -> list[str]:
     (folder / "kernel.cubin").write_bytes(b"\x7fELF")
     paths = [folder / f"{t.name}.bin" for t in made.tensors]
     for tensor, path in zip((*made.reads, *made.operands), paths, strict=False):
-        path.write_bytes(bytes(tensor.span * tensor.element.bytes))
+        path.write_bytes(bytes(tensor.whole.span * tensor.element.bytes))
     return ["host", str(folder / "kernel.cubin"), *map(str, paths)]
 
 
@@ -111,7 +111,7 @@ def test_a_program_asks_the_driver_for_what_a_call_does(name: str, tmp_path: Pat
     assert run(built(host.program(made), tmp_path), arguments(made, tmp_path)) == 0
     program, limit = seen(fake), fake.shared_limit
     for tensor in made.results:
-        assert (tmp_path / f"{tensor.name}.bin").stat().st_size == tensor.span * tensor.element.bytes
+        assert (tmp_path / f"{tensor.name}.bin").stat().st_size == tensor.whole.span * tensor.element.bytes
     assert fake.held == 0
 
     (tmp_path / "again").mkdir()
@@ -128,7 +128,7 @@ def test_a_program_asks_the_driver_for_what_a_call_does(name: str, tmp_path: Pat
         tensors["workspace"] = array(Tensor("", "", "s8", ("n",), (size,)), 9 << 28)
     called(**tensors, stream=STREAM)
     launches, maps, fills = program
-    sliced = [(t.span * t.element.bytes, 0) for t in made.results if t.pitch]  # which the program clears first
+    sliced = [(t.whole.span * t.element.bytes, 0) for t in made.results if t.pitch]  # which the program clears first
     assert (launches, maps, fills[len(sliced) :]) == seen(fake) and fills[: len(sliced)] == sliced
     assert limit == fake.shared_limit
 

@@ -162,7 +162,7 @@ LAYERS = {
 SERVED = [
     (layer, name, fixed)
     for (name, fixed), layer in itertools.product(FIXED, LAYERS)
-    if not kernel(name).unserved(LAYERS[layer], TARGET, fixed)
+    if not search(kernel(name), LAYERS[layer], TARGET, fixed).unserved
 ]
 
 

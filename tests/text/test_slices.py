@@ -17,7 +17,7 @@ from convgen.functional.layouts import Given
 from convgen.functional.pointwise import Step
 from convgen.ir.index_map import Access
 from convgen.ir.integer import symbol
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels.registry import KERNELS
 from convgen.kernels.search import search
@@ -104,7 +104,7 @@ def test_slices_overlap_where_they_share_elements(data: st.DataObject) -> None:
 @pytest.mark.parametrize("role", ["x", "w", "y"])
 def test_a_kernel_takes_a_slice_or_says_that_it_does_not(name: str, role: str) -> None:
     kernel = next(row.kernel for row in KERNELS if row.name == name)
-    plain = make("fprop", 2, 64, 64, (9, 9), (3, 3), pad=1)
+    plain = make("fprop" if Op.FPROP in kernel.ops else "wgrad", 2, 64, 64, (9, 9), (3, 3), pad=1)
     given_ = replace(plain, **{role: replace(plain.tensor(role), pitch=128)})
     found = search(kernel, given_, TARGETS["sm_90a"], {}).unserved
     refused = [o for o in found if f"{role} is a slice of 128 channels" in o.message]

@@ -274,16 +274,20 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     assert refusal() == "Ray is not installed\nhint: python -m pip install 'convgen[ray]'"
 
 
-@pytest.mark.parametrize(("address", "where"), [("auto", "found"), ("head:6379", "reached at head:6379")])
-def test_without_a_cluster_the_way_to_one_is_named(address, where, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("address", "where", "hint"),
+    [
+        ("auto", "found", "start one with `ray start"),
+        ("head:8265", "reached at head:8265", "is it the head's port, 6379?"),  # where something answers
+    ],
+)
+def test_without_a_cluster_the_way_to_one_is_named(address, where, hint, monkeypatch: pytest.MonkeyPatch):
     def init(**_: object) -> None:
         raise ConnectionError("no such cluster\nand much more")
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
     monkeypatch.setattr(socket, "create_connection", lambda *_: socket.socket())
-    assert refusal(address).startswith(
-        f"no Ray cluster can be {where}: no such cluster\nhint: start one with `ray start"
-    )
+    assert refusal(address).startswith(f"no Ray cluster can be {where}: no such cluster\nhint: {hint}")
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
@@ -293,6 +297,16 @@ def test_a_machine_that_does_not_answer_is_not_waited_for(scheme, monkeypatch: p
         unheard.bind(("127.0.0.1", 0))  # and does not listen
         address = f"{scheme}127.0.0.1:{unheard.getsockname()[1]}"
         assert refusal(address).startswith(f"no Ray cluster can be reached at {address}: ")
+
+
+def test_a_cluster_without_cpus_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """A head is often started so.  Kernels would wait for a compiler for ever."""
+    fake = SimpleNamespace(is_initialized=lambda: True, cluster_resources=lambda: {"GPU": 1.0}, kill=lambda _: None)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setattr(cluster.Actor, "__init__", lambda *_: None)
+    monkeypatch.setattr(cluster.Actor, "stop", lambda *_: None)
+    monkeypatch.setattr("convgen.tune.cluster._started", lambda *_: [])
+    assert refusal().startswith("the Ray cluster has no CPU\nhint: ")
 
 
 def test_a_cluster_without_gpus_is_refused(monkeypatch: pytest.MonkeyPatch):

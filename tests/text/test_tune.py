@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from served import Refusing, Served
 
 from convgen import cli, driver
-from convgen.bench.build import Failure, Job
+from convgen.bench.build import Builder, Failure, Job
 from convgen.cli import tune as cli_tune
 from convgen.diagnostics import ConvgenError
 from convgen.ir.problem import ConvProblem, Op
@@ -138,6 +138,27 @@ def test_each_way_to_compute_a_convolution_that_specs_state_is_tuned(tmp_path: P
         tasks = cli_tune._tasks(sources, parser.parse_args([]), db, H200, each)
     names = {layer: {name for name, _ in task.candidates} for layer, task in tasks.items()}
     assert names["a"] == {"direct"} and len(names["b"]) > 2 and len(names) == 2
+
+
+def test_what_was_measured_of_other_choices_ends_no_search(tmp_path: Path):
+    """Neither strategies that are named alone nor options that a spec does not state: they may be faster."""
+    key = database.key(problem())
+    with Database(tmp_path / "own.sqlite") as db:
+        db.record(Measurement(key, GPU, "winograd", {"tile": 4}, Status.RIGHT, 1.0))
+        db.record(Measurement(key, GPU, "direct", {"tile": 2}, Status.RIGHT, 2.0))
+        offered = [("implicit_gemm", {}), ("direct", {"tile": 1})]
+        assert {m.strategy for m in prepare(problem(), SM_90A, offered, db, GPU).known.values()} == {"direct"}
+        assert not prepare(problem(), SM_90A, offered[1:], db, GPU, fixed={"tile": 1}).known
+
+
+def test_a_compiler_that_is_killed_takes_one_kernel_with_it():
+    jobs = [Job(problem(n), SM_90A, "direct", {}) for n in range(1, 5)]
+    with Builder(1) as builder:
+        builder._ask(os._exit, 1)  # as the system kills a process
+        found = [built for _, built in builder.build_all(jobs)]
+        assert not any(isinstance(built, Failure) for built in found), found
+        builder._ask(os._exit, 1)
+        assert list(builder.each(abs, [-1, -2])) == [1, 2]
 
 
 # ---- the search --------------------------------------------------------------------------------------

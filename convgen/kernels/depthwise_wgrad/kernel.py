@@ -32,6 +32,7 @@ MOST_PIXELS = INT_LIMIT - limits.MAX_THREADS
 class DepthwiseWgrad(base.Kernel[Config, Layout]):
     name = "depthwise_wgrad"
     config = Config
+    ops = frozenset({Op.WGRAD})
     further = True
     slices = frozenset("xy")
 
@@ -39,8 +40,6 @@ class DepthwiseWgrad(base.Kernel[Config, Layout]):
         return gradient.adds_up(problem)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
-        if problem.op is not Op.WGRAD:
-            return [Obstacle(f"op {problem.op}: kernel depthwise_wgrad serves wgrad alone", option="kernel")]
         found = Obstacles(limits.type_obstacles(problem, target))
         no = found.no
         if problem.groups != problem.c:

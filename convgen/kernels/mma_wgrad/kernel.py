@@ -45,6 +45,7 @@ MOST_CHUNKS = INT_LIMIT - 1024  # of gemm_n, by whole tiles
 class MmaWgrad(base.Kernel[Config, Layout]):
     name = "mma_wgrad"
     config = Config
+    ops = frozenset({Op.WGRAD})
     slices = frozenset("xy")
     further = True
 
@@ -52,8 +53,6 @@ class MmaWgrad(base.Kernel[Config, Layout]):
         return gradient.adds_up(problem)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
-        if problem.op is not Op.WGRAD:
-            return [Obstacle(f"op {problem.op}: kernel mma_wgrad serves wgrad alone", option="kernel")]
         found = Obstacles(limits.type_obstacles(problem, target))
         found += type_obstacles(problem.x, problem.y, problem.w, problem.accumulate, ("f16", "bf16", "f32"))
         if not {"mma", "cp_async"} <= target.features:

@@ -39,6 +39,7 @@ WIDEST = 256
 class StemWgrad(base.Kernel[Config, Layout]):
     name = "stem_wgrad"
     config = Config
+    ops = frozenset({Op.WGRAD})
     further = True
     slices = frozenset("xy")
 
@@ -46,8 +47,6 @@ class StemWgrad(base.Kernel[Config, Layout]):
         return gradient.adds_up(problem) if room_for_ones(problem) else ()
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
-        if problem.op is not Op.WGRAD:
-            return [Obstacle(f"op {problem.op}: kernel stem_wgrad serves wgrad alone", option="kernel")]
         found = target_obstacles(target)
         found += type_obstacles(problem.x, problem.y, problem.w, problem.accumulate, ("f16", "bf16", "f32"))
         no = found.no

@@ -36,14 +36,13 @@ class TmaWgrad(base.Kernel[Config, Layout]):
     paddings = frozenset(Padding) - {Padding.NAN}
     further = True
     config = Config
+    ops = frozenset({Op.WGRAD})
     slices = frozenset("xy")
 
     def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
         return gradient.adds_up(problem)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
-        if problem.op is not Op.WGRAD:
-            return [Obstacle(f"op {problem.op}: kernel tma_wgrad serves wgrad alone", option="kernel")]
         found = target_obstacles(target)
         found += type_obstacles(problem.x, problem.y, problem.w, problem.accumulate, ("f16", "bf16", "f32"))
         if found:
