@@ -1239,3 +1239,26 @@ def test_what_measuring_took_is_given_back_once(monkeypatch, tmp_path):
         timer.release()
         timer.release()
         assert Clock.releases == expected
+
+
+def test_numbers_that_change_from_call_to_call_are_told_of_once():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 1)
+
+        def forward(self, x, t):
+            return self.layer(x) * t
+
+    model, x = Scaled().eval(), torch.randn(1, 3, 4, 4)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        ready = ct.optimize(model, (x, 0), inductor=False)
+        for t in range(12):
+            torch.testing.assert_close(ready(x, t), model(x, t))
+        assert [str(each.message).splitlines()[1] for each in seen if "numbers alone" in str(each.message)] == [
+            "hint: pass a number that changes from call to call as a tensor"
+        ]
+        for n in range(2, 14):
+            ready(torch.randn(n, 3, 4, 4), 0)
+        assert len([each for each in seen if "numbers alone" in str(each.message)]) == 1

@@ -306,6 +306,30 @@ def test_gradients_that_nobody_takes_are_told_of_once(passes, dynamic):
     assert len(hints) == 1 - passes and all(each.filename == __file__ for each in hints)
 
 
+def test_a_pass_that_begins_at_another_result_takes_gradients():
+    """The first result may be a view of what was given, from where no pass leads back."""
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 1)
+
+        def forward(self, x):
+            h = self.body(x)
+            torch._dynamo.graph_break()
+            return h.flatten(2), self.head(h)
+
+    torch._dynamo.reset()
+    both = torch.compile(Both(), backend=ct.compile_graph, options={"inductor": False})
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(12):
+            features, y = both(torch.randn(2, 3, 6, 6))
+            y.square().mean().backward()
+            del features, y
+    assert not [each for each in seen if "under torch.no_grad()" in str(each.message)]
+
+
 def test_a_backward_pass_leaves_nothing_behind():
     x, w = torch.randn(2, 4, 6, 6), torch.randn(8, 4, 3, 3, requires_grad=True)
     held = torch.relu(x)

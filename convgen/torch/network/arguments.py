@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -34,6 +34,16 @@ class Given(NamedTuple):
     def kinds(self) -> tuple[Any, ...]:
         """What a preparation depends on: of objects that no graph takes, their class; they may hold tensors."""
         return tuple(kind(leaf) if isinstance(leaf, _LEAVES) else type(leaf) for leaf in self.leaves)
+
+    def count_but_for_numbers(self, key: tuple[Any, ...], others: Iterable[tuple[Any, ...]]) -> int:
+        """How many of other keys differ from this one, which ends in these kinds, in Python's numbers alone."""
+        begin = len(key) - len(self.leaves)
+        numbers = {begin + i for i, leaf in enumerate(self.leaves) if type(leaf) in (int, float)}
+
+        def rest(of: tuple[Any, ...]) -> list[Any]:
+            return [each for i, each in enumerate(of) if i not in numbers]
+
+        return sum(rest(other) == rest(key) for other in others if len(other) == len(key)) if numbers else 0
 
     @property
     def has_arrays(self) -> bool:

@@ -40,6 +40,12 @@ pytree = torch.utils._pytree
 _training = operator.attrgetter("training")
 #: How often a call prepares a model that others change at the same time.
 _TRIES = 2
+#: Of so many kinds of calls that differ in Python's numbers alone, a model has to be prepared for each.
+_MANY_NUMBERS = 8
+_NUMBERS = (
+    f"convgen.torch.optimize prepares for the {_MANY_NUMBERS + 1}th kind of call that differs in Python's numbers alone"
+    "\nhint: pass a number that changes from call to call as a tensor"
+)
 #: What Dynamo says where it must not break a graph.
 _WHY_NOT_COMPILED = "an optimized model is compiled already, and runs as it is without fullgraph=True"
 #: What is prepared, which holds compiled code.
@@ -178,7 +184,12 @@ class Optimized(StandIn):
     def train(self, mode: bool = True) -> Optimized:
         """Raises WrongArguments for training mode: what was folded cannot be trained."""
         if mode:
-            raise WrongArguments("an optimized model is for inference\nhint: train the model that it was made of")
+            hint = (
+                "train the model that it was made of; within another module that is trained, keep it out of that one's"
+            )
+            raise WrongArguments(
+                f"an optimized model is for inference\nhint: {hint} children, in a tuple or a function"
+            )
         return super().train(False)
 
     def _replicate_for_data_parallel(self) -> Any:
@@ -216,6 +227,8 @@ class Optimized(StandIn):
                 found = self._prepared.get(key)
                 if found is None:
                     self._look_at_model()
+                    if given.count_but_for_numbers(key, self._prepared) == _MANY_NUMBERS:
+                        warn(_NUMBERS)
                     make_room(self._prepared)
                     found = self._prepared[key] = self._made(given)
         return found.run

@@ -44,9 +44,12 @@ def hinting(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         results = function(*arguments)
         if calls.is_open:
-            tensors = (each for each in results if isinstance(each, torch.Tensor) and each.grad_fn)
-            if (recorded := next(tensors, None)) is not None:
-                recorded.grad_fn.register_prehook(_Call(calls))
+            # of each result: a pass may begin at any of them, and one that is a view of an argument has no other's
+            recorded = {each.grad_fn for each in results if isinstance(each, torch.Tensor) and each.grad_fn}
+            if recorded:
+                taken = _Call(calls)
+                for node in recorded:
+                    node.register_prehook(taken)
             if calls.dropped >= CALLS:
                 calls.is_open = False
                 warn(_HINT)
