@@ -184,9 +184,11 @@ def _served(
     assigned = [a.name for a in setting.body if a.name.text in results]
     if not assigned:
         if makes:
-            close = did_you_mean(setting.body[-1].name.text, makes) if setting.body else None
+            last = setting.body[-1].name if setting.body else None
+            close = did_you_mean(last.text, makes) if last else None
+            span = last.span if last and close else setting.keyword.span
             hint = close or f"end it with `{next(iter(makes))} = ...`"
-            report.error("E304", f"the epilogue never assigns {listing(tuple(makes))}", setting.keyword.span, hint)
+            report.error("E304", f"the epilogue never assigns {listing(tuple(makes))}", span, hint)
         return None
     result = assigned[0]
     for other in assigned[1:]:

@@ -50,7 +50,8 @@ def operand(place: Place) -> str | None:
     before = place.before
     after = place.after
     if place.kinds == {"ASSIGN"} and before == "result" and after is not None and after.type in ("NAME", "LSQB"):
-        return f"write a result with its type and dims, such as `result {place.word}: f32[k]`"
+        name = place.word if place.word.type == "NAME" else "r"
+        return f"write a result with its type and dims, such as `result {name}: f32[k]`"
     declares = after is not None and after.type == "COLON" and place.kinds == {"ASSIGN"}
     if declares and place.word.type == "NAME" and place.keyword in ("epilogue", "operand", "prologue"):
         return f"write `operand {place.word}: {place.rest_of_line(2) or '...'}`"

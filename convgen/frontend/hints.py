@@ -150,6 +150,8 @@ def _setting(place: Place) -> str | None:
         if place.before.type == "RBRACE":
             return f"the brace before `{word}` closes the strategy's options"
         return f"put options in braces: `strategy {place.before} {{ {word} ... }}`"
+    if place.is_assigned and place.keyword in wording.AXES and word in "dhw":
+        return f"write one value for all axes, or a value per axis as `{wording.AXES[place.keyword]}`"
     if word.type == "OPERAND" or place.is_assigned:
         return "operands and assignments belong in `epilogue { ... }`"
     return f"the settings are {listing((*wording.SETTINGS, *wording.CONTEXTUAL), 'and')}"

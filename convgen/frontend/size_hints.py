@@ -10,6 +10,7 @@ from itertools import takewhile
 from lark import Token
 
 from convgen import habits
+from convgen.diagnostics import did_you_mean
 from convgen.frontend import wording
 from convgen.frontend.dims import DYNAMIC_DIMS
 from convgen.frontend.place import Place
@@ -108,6 +109,8 @@ def axes(place: Place) -> str | None:
         return amounts
     if word.type in ("INT", "COMMA") and not place.begins_line:
         return f"one value for all axes, or one per axis: `{wording.AXES[place.keyword]}`"
+    if word.type == "LBRACE" and before.type == "NAME" and (block := did_you_mean(before, wording.BLOCKS)):
+        return block
     if word.type in ("LSQB", "LBRACE"):
         return listed_by_axis(place, place.at + 1)
     if sizes := by_x(word):

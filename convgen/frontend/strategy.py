@@ -124,6 +124,8 @@ def _other_options(name: str, known: Sequence[str]) -> str:
     if member in known:
         return f"`{member}` is an option of its own: `{member} VALUE`"
     members = [other.partition(".")[2] for other in known if other.startswith(f"{group}.")]
+    if members and member and group in known:
+        return f"`{group}` takes a number, `{group} NUMBER`, or {listing(members, 'and')}"
     if members and member:
         return f"`{group}` has {listing(members, 'and')}"
     if members:

@@ -31,6 +31,8 @@ SETTING_KINDS = frozenset(word.upper() for word in SETTINGS)
 STARTERS = SETTING_KINDS | {"LET", "CONV", "OPERAND", "RESULT", "PROLOGUE", "DYNAMIC", "RBRACE", END}
 #: Kinds that a name which is given here stands behind.
 DECLARING = frozenset({"LET", "CONV", "INPUT", "FILTER", "OUTPUT", "LOWERED", "OPERAND", "RESULT"})
+#: Words before braces.
+BLOCKS = ("prologue", "epilogue", "strategy")
 #: The settings that take amounts by axis, as they are written.
 AXES = {"stride": "stride h=2 w=1", "pad": "pad h=1 w=(0, 2)", "dilation": "dilation h=2 w=1"}
 

@@ -437,3 +437,24 @@ def test_an_option_of_a_kernel_that_does_not_serve_is_what_is_shown(strategy, op
     assert (first.hint or "").startswith(f"leave `{name}") and first.span
     shown = text.splitlines()[first.span.line - 1][first.span.column - 1 : first.span.end_column - 1]
     assert shown == option.removeprefix("tile ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ("stride 1 w=2", "write one value for all axes, or a value per axis as `stride h=2 w=1`"),
+        ("pad 1 prolog { x = relu(x) }", "did you mean `prologue`?"),
+        ("pad 1 epilog { y = relu(acc) }", "did you mean `epilogue`?"),
+        ("strategy winograd { tile m=2 }", "`tile` takes a number, `tile NUMBER`, or `n` and `k`"),
+        (
+            "epilogue { result: f32[k]  y = acc }",
+            "write a result with its type and dims, such as `result r: f32[k]`",
+        ),
+    ],
+)
+def test_what_a_hand_slips_on_in_a_line(settings, hint):
+    tensors = "input x: f16[n=1, h=8, w=8, c=8]  filter w: f16[k=8, r=3, s=3, c=8]  output y: f16[n, p, q, k]"
+    with pytest.raises(SpecError) as error:
+        for compilation in load(Spec(f"conv a {{ {tensors} {settings} }}")):
+            compilation.check_served()
+    assert [d.hint for d in error.value.diagnostics] == [hint]
