@@ -211,6 +211,13 @@ CASES = {
     "tma_im2col, resident filters": layer(
         "tma_im2col { resident 1 tile m=64 n=72 k=64 swap_ab 0 consumers 2 schedule pingpong }", c=40, k=72
     ),
+    "tma_im2col, resident filters in a cluster": layer(
+        "tma_im2col { resident 1 cluster 4 multicast a tile m=64 n=40 k=64 swap_ab 0 consumers 2 schedule pingpong }",
+        c=40, k=136,
+    ),
+    "tma_im2col, resident filters in clusters, channels as rows": layer(
+        "tma_im2col { resident 1 cluster 2 multicast a tile m=64 n=64 k=32 swap_ab 1 consumers 1 }", c=72, k=200
+    ),
     "tma_im2col, resident filters in parts": layer(
         "tma_im2col { resident 1 tile m=64 n=64 k=32 swap_ab 1 consumers 1 }", c=72, k=136
     ),

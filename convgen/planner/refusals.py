@@ -101,8 +101,9 @@ def _or_another(hint: str, error: CannotServe, request: Request, target: Target)
 
 def _without_kernel(request: Request, target: Target) -> str:
     """What to write for another kernel of the strategy to serve, with the other options."""
+    if "kernel" not in request.options:
+        return ""
     more = {name: value for name, value in request.options.items() if name != "kernel"}
-    strategy = strategies.STRATEGIES[request.strategy]
-    if len(more) == len(request.options) or strategy.obstacles(request.problem, target, more):
+    if strategies.STRATEGIES[request.strategy].obstacles(request.problem, target, more):
         return ""
     return f"leave `kernel {request.options['kernel']}` out"
