@@ -213,7 +213,8 @@ CASES = {
     ),
     "tma_im2col, resident filters in a cluster": layer(
         "tma_im2col { resident 1 cluster 4 multicast a tile m=64 n=40 k=64 swap_ab 0 consumers 2 schedule pingpong }",
-        c=40, k=136,
+        c=40,
+        k=136,
     ),
     "tma_im2col, resident filters in clusters, channels as rows": layer(
         "tma_im2col { resident 1 cluster 2 multicast a tile m=64 n=64 k=32 swap_ab 1 consumers 1 }", c=72, k=200

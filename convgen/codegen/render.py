@@ -77,7 +77,7 @@ def render(template: str, plan: Plan, **values: Any) -> str:
         spec=str(plan.problem).splitlines(),
         launches=_launches(plan),
         ptx=instructions,
-        types=_types_used(env, "\n".join((body, helpers, *signatures)), plan),
+        types=_types_used(env, "\n".join((body, helpers, *signatures))),
         helpers=helpers,
         body=body.strip(),
     )
@@ -134,7 +134,7 @@ def _hardware(env: jinja2.Environment) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"^constexpr int (\w+) = (\d+);", lines, re.MULTILINE)}
 
 
-def _types_used(env: jinja2.Environment, text: str, plan: Plan) -> str:
+def _types_used(env: jinja2.Environment, text: str) -> str:
     """Lines of templates/types.cuh.j2 (one type, or one fact about the hardware, each) whose name the text mentions."""
     lines = env.get_template("types.cuh.j2").render().splitlines()
     words = set(re.findall(r"\b[A-Za-z_]\w*\b", text)) | {"u16", "u32", "u64"}

@@ -1,8 +1,8 @@
 """The plan: what a strategy decided, and everything that running its kernels takes.
 
 A strategy turns a `ConvProblem` into a `Plan`; a `Plan` and its rendered source are all that the
-compiler, the launcher, the emulator and the manifest need.  The records are plain data (`as_dict` /
-`from_dict` through `runtime.manifest`), so that a cached kernel runs without sympy, lark or jinja2.
+compiler, the launcher, the emulator and the manifest need.  The records are plain data (`to_json` and
+`from_json` of `runtime.manifest`), so that a cached kernel runs without sympy, lark or jinja2.
 """
 
 from __future__ import annotations

@@ -290,6 +290,10 @@ class ConvProblem:
         return math.prod(self.filter)
 
     @property
+    def is_pointwise(self) -> bool:
+        return self.taps == 1 and set(self.stride) == {1} and not any((*self.pad_lo, *self.pad_hi))
+
+    @property
     def macs(self) -> int:
         """Multiply-adds, halo included: the field's convention for counting a convolution's work."""
         if self.op in (Op.IM2COL, Op.COL2IM):

@@ -60,6 +60,15 @@ class Tensor:
         return self.dims[-1] if self.dims else ""
 
     @property
+    def buffer(self) -> str:
+        """What launches call its memory: its role, or its name where it is an operand or a further result."""
+        return self.name if self.role in ("operand", "result") else self.role
+
+    def has_pairs(self, dim: str) -> bool:
+        """Whether two neighbors along a dim, the first at an even place, lie side by side and aligned."""
+        return self.innermost == dim and self.extent(dim) % 2 == (self.pitch or 0) % 2 == 0
+
+    @property
     def row(self) -> int:
         """Elements of the innermost dim."""
         return self.extents[-1] if self.extents else 1

@@ -22,6 +22,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import registry, renamed, strategies
 from convgen.planner.database_file import (
     COLUMNS,
+    INSERT,
     NotATuningDatabase,
     check_ours,
     connect_to_read,
@@ -196,6 +197,11 @@ def _best(path: Path, asked: list[tuple[str, str, tuple[str, ...]]], strategy: s
         )
 
 
+def row_of(m: Measurement) -> tuple[object, ...]:
+    """The values of `COLUMNS`."""
+    return m.key, m.gpu, TUNING_SCHEMA, m.strategy, canonical(m.options), m.status, m.us, m.detail, m.date
+
+
 def _measurement(row: tuple) -> Measurement:
     """Raises ValueError where a row holds what `convgen tune` never writes."""
     problem, gpu, _, strategy, text, status, us, detail, date = row
@@ -239,10 +245,8 @@ class Database:
 
     def record(self, measurement: Measurement) -> None:
         """Keep a measurement; it takes the place of an earlier one of the same candidate.  Raises DatabaseError."""
-        m = measurement
-        row = (m.key, m.gpu, TUNING_SCHEMA, m.strategy, canonical(m.options), m.status, m.us, m.detail, m.date)
         with self._transaction() as connection:
-            connection.execute(f"INSERT OR REPLACE INTO measurement ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)", row)
+            connection.execute(INSERT, row_of(measurement))
 
     def measurements(self, asked: str | None = None, gpu: str | None = None) -> list[Measurement]:
         """Every measurement of the current schema, of one key or one GPU if named, fastest first.

@@ -33,6 +33,7 @@ CREATE TABLE IF NOT EXISTS measurement (
 #: What a file of SQLite begins with.
 MAGIC = b"SQLite format 3\0"
 COLUMNS = "key, gpu, schema, strategy, options, status, us, detail, date"
+INSERT = f"INSERT OR REPLACE INTO measurement ({COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS.split(',')))})"
 
 
 class DatabaseError(ConvgenError):

@@ -11,8 +11,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from convgen.kernels import strategies
-from convgen.planner.database import TUNING_SCHEMA, Measurement, Status, canonical
-from convgen.planner.database_file import COLUMNS, CREATE, LAYOUT
+from convgen.planner.database import Measurement, Status, row_of
+from convgen.planner.database_file import CREATE, INSERT, LAYOUT
 
 Best = Mapping[tuple[str, str, str], Measurement]
 
@@ -69,13 +69,10 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _fill(best: Best, path: Path) -> None:
     """Makes these measurements all that a file has."""
-    rows = [
-        (m.key, m.gpu, TUNING_SCHEMA, m.strategy, canonical(m.options), m.status, m.us, m.detail, m.date)
-        for _, m in sorted(best.items())
-    ]
+    rows = [row_of(m) for _, m in sorted(best.items())]
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript(f"{CREATE}; PRAGMA user_version = {LAYOUT}")
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("DELETE FROM measurement")
-        connection.executemany(f"INSERT INTO measurement ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)", rows)
+        connection.executemany(INSERT, rows)
         connection.execute("COMMIT")

@@ -16,7 +16,7 @@ from convgen.diagnostics import ConvgenError
 from convgen.ir.dtypes import DTYPES
 from convgen.ir.plan import SPREAD_FROM, Fill, Gemm, Launch, Param, Step, TensorMap
 from convgen.ir.tensor import Tensor
-from convgen.runtime.manifest import Manifest, buffer_name
+from convgen.runtime.manifest import Manifest
 
 #: What encodes a tensor map, by entry point, parameter and map.
 _MapFunctions = dict[tuple[str, str, TensorMap], str]
@@ -133,9 +133,7 @@ def file_name(name: str) -> str:
 
 def _buffer_names(manifest: Manifest) -> dict[str, str]:
     """What the program calls the memory that steps refer to; no two things have one name, and none is C++'s."""
-    names = {
-        buffer_name(t): f"{t.role}_{t.name}" if t.role in ("operand", "result") else t.role for t in manifest.tensors
-    }
+    names = {t.buffer: f"{t.role}_{t.name}" if t.role in ("operand", "result") else t.role for t in manifest.tensors}
     return names | {
         w.name: "workspace_" + re.sub(r"\W", "_", w.name.removeprefix("workspace.")) for w in manifest.workspaces
     }
@@ -143,7 +141,7 @@ def _buffer_names(manifest: Manifest) -> dict[str, str]:
 
 def _sizes(manifest: Manifest) -> dict[str, int]:
     """Bytes of the memory that steps refer to."""
-    tensors = {buffer_name(t): _bytes(t) for t in manifest.tensors}
+    tensors = {t.buffer: _bytes(t) for t in manifest.tensors}
     return tensors | {w.name: w.bytes for w in manifest.workspaces}
 
 
@@ -154,7 +152,7 @@ def _bytes(tensor: Tensor) -> int:
 
 def _files(manifest: Manifest, names: dict[str, str]) -> list[_File]:
     """Inputs in the order of a call's arguments, then results; the first argument is the cubin."""
-    tensors = [(names[buffer_name(t)], t) for t in manifest.tensors]
+    tensors = [(names[t.buffer], t) for t in manifest.tensors]
     return [
         _File(f"{name}.bin", str(t), name, _bytes(t), i, written=t in manifest.results, sliced=t.pitch is not None)
         for i, (name, t) in enumerate(tensors, 2)

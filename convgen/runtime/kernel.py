@@ -20,7 +20,6 @@ from convgen.runtime import cuda, describe, scratch, warm
 from convgen.runtime.arguments import Slot, check_addresses, check_number
 from convgen.runtime.errors import WrongArguments, WrongType
 from convgen.runtime.launch import Enqueue, OnEachGpu, Program, keep, scratch_bytes
-from convgen.runtime.manifest import buffer_name
 from convgen.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -292,7 +291,7 @@ class Kernel:
                 alignments[param.buffer] = max(param.alignment, alignments.get(param.buffer, 1))
 
         def slot(tensor: Tensor, out: str = "") -> Slot:
-            buffer = buffer_name(tensor)
+            buffer = tensor.buffer
             alignment = max(tensor.element.bytes, alignments.get(buffer, 1))
             return Slot(tensor, buffer, alignment, out, self._chosen, reads)
 

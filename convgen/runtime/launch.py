@@ -23,7 +23,7 @@ from typing import Any
 from convgen.ir.plan import Fill, Gemm, Launch, Param, Step, TensorMap, Workspace, launch_bytes, launch_grid
 from convgen.runtime import cublas, cuda, scratch, tensor_map
 from convgen.runtime.errors import NoGpu, WrongDevice, WrongGpu
-from convgen.runtime.manifest import Manifest, buffer_name
+from convgen.runtime.manifest import Manifest
 from convgen.targets import TARGETS, target_for
 
 #: A function and its arguments; it returns a driver status, where 0 and None are success.
@@ -70,7 +70,7 @@ class Program:
     def prepare(self, key: tuple[int, ...]) -> Enqueue:
         """What enqueues a call, kept in `prepared`.  Raises DriverError, WrongDevice."""
         stream, *addresses = key
-        buffers = {buffer_name(t): (a, t.bytes) for t, a in zip(self._manifest.tensors, addresses, strict=False)}
+        buffers = {t.buffer: (a, t.bytes) for t, a in zip(self._manifest.tensors, addresses, strict=False)}
         base = addresses[-1]
         for workspace in _workspaces(self._manifest):
             buffers[workspace.name] = base, workspace.bytes

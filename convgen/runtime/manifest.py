@@ -178,11 +178,6 @@ class Manifest:
             raise ManifestError(f"a manifest with a missing or wrong field: {error!r}") from None
 
 
-def buffer_name(tensor: Tensor) -> str:
-    """What steps call a tensor's memory: its role, or its name where it is an operand or a further result."""
-    return tensor.name if tensor.role in ("operand", "result") else tensor.role
-
-
 def _plain(value: Any) -> Any:
     """Records as dicts, tuples as lists, sizes that a call decides with their formula.  A step says which kind it is; a
     tensor also shows its shape and strides, which readers of the JSON want and `_record` derives again."""

@@ -254,8 +254,16 @@ class WithBias(NamedTuple):
 
     def sum(self) -> Tensor:
         """The bias's gradient by a pass of torch's."""
-        grad = self.bare.second
-        return grad.sum([i for i in range(grad.dim()) if i != 1])
+        return bias_gradient(self.bare.second)
+
+
+def bias_axes(rank: int) -> list[int]:
+    """The axes of a result's gradient, of so many, over which a bias's is the sum."""
+    return [i for i in range(rank) if i != 1]
+
+
+def bias_gradient(grad: Tensor) -> Tensor:
+    return grad.sum(bias_axes(grad.dim()))
 
 
 _READS = {Op.DGRAD: ("grad_output", "weight"), Op.WGRAD: ("input", "grad_output")}

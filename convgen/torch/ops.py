@@ -27,7 +27,7 @@ import torch
 from convgen.functional.arrays import WIDEST
 from convgen.ir.problem import Op
 from convgen.torch import aten
-from convgen.torch.asked import Gradient, WithBias, empty_in_order, in_order, made_in_order, order_of
+from convgen.torch.asked import Gradient, WithBias, bias_gradient, empty_in_order, in_order, made_in_order, order_of
 from convgen.torch.choices import Choices
 from convgen.torch.launch import launched, served
 from convgen.torch.network.inductor import tell_briefly
@@ -35,22 +35,22 @@ from convgen.torch.network.report import Report
 
 Tensor = Any
 
-_GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups, str padding_mode='zeros'"
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
-_FUSED = f"Tensor[] operands, str epilogue, {_GEOMETRY}, bool transposed=False, str prologue=''"
+GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups, str padding_mode='zeros'"
+TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+_FUSED = f"Tensor[] operands, str epilogue, {GEOMETRY}, bool transposed=False, str prologue=''"
 library = torch.library.Library("convgen", "DEF")
 tell_briefly(library.ns)
-library.define(f"conv(Tensor input, Tensor weight, Tensor? bias, {_GEOMETRY}) -> Tensor", tags=_TAGS)
-library.define(f"fused_conv(Tensor input, Tensor weight, {_FUSED}) -> Tensor", tags=_TAGS)
-library.define(f"fused_conv_into(Tensor(a!) out, Tensor input, Tensor weight, {_FUSED}) -> ()", tags=_TAGS)
+library.define(f"conv(Tensor input, Tensor weight, Tensor? bias, {GEOMETRY}) -> Tensor", tags=TAGS)
+library.define(f"fused_conv(Tensor input, Tensor weight, {_FUSED}) -> Tensor", tags=TAGS)
+library.define(f"fused_conv_into(Tensor(a!) out, Tensor input, Tensor weight, {_FUSED}) -> ()", tags=TAGS)
 for _arguments in (
     "conv_input(Tensor grad_output, Tensor weight, SymInt[] input_size",
     "conv_weight(Tensor input, Tensor grad_output, SymInt[] weight_size",
 ):
-    library.define(f"{_arguments}, {_GEOMETRY}) -> Tensor", tags=_TAGS)
+    library.define(f"{_arguments}, {GEOMETRY}) -> Tensor", tags=TAGS)
 library.define(
-    f"conv_weight_bias(Tensor input, Tensor grad_output, SymInt[] weight_size, {_GEOMETRY}) -> (Tensor, Tensor)",
-    tags=_TAGS,
+    f"conv_weight_bias(Tensor input, Tensor grad_output, SymInt[] weight_size, {GEOMETRY}) -> (Tensor, Tensor)",
+    tags=TAGS,
 )
 _LIES_ANYHOW = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 library.define("copy_into(Tensor(a!) out, Tensor input) -> ()", tags=_LIES_ANYHOW)
@@ -235,7 +235,7 @@ def _of_conv(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     elif of_weight:
         dw = _conv_weight(input, grad, ctx.sizes[1], *ctx.geometry)
     elif of_bias and ctx.has_bias:
-        db = grad.sum([i for i in range(grad.dim()) if i != 1])
+        db = bias_gradient(grad)
     return dx, dw, db, *(None,) * len(ctx.geometry)
 
 

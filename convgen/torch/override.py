@@ -11,7 +11,16 @@ from typing import Any
 import torch
 
 from convgen.runtime.errors import WrongArguments
-from convgen.torch.asked import Asked, Gradient, WithBias, in_order, of_backward, of_convolution, order_of
+from convgen.torch.asked import (
+    Asked,
+    Gradient,
+    WithBias,
+    bias_gradient,
+    in_order,
+    of_backward,
+    of_convolution,
+    order_of,
+)
 from convgen.torch.choices import Choices
 from convgen.torch.launch import launched
 from convgen.torch.network.report import Report
@@ -124,7 +133,7 @@ class Enabled:
                 found[i] = None if made is None else in_order(made, order)
         left = [bool(want and made is None) for want, made in zip(wanted, found, strict=True)]
         if left == [False, False, True]:
-            found[2] = grad.sum([i for i in range(grad.dim()) if i != 1])
+            found[2] = bias_gradient(grad)
         elif any(left):
             aten = self._backward["CUDA" if grad.is_cuda else "CPU"]
             rest = aten.call_boxed(keys, grad, input, weight, bias_sizes, *geometry, left)

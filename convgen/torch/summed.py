@@ -24,12 +24,10 @@ from convgen.torch.launch import launched
 
 Tensor = Any
 
-_GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups, str padding_mode='zeros'"
 _ENDING = "Tensor[] operands, str epilogue, str sums"
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 _DEFINED = {
-    "conv_sums": f"Tensor input, Tensor weight, {_ENDING}, {_GEOMETRY}",
-    "conv_input_sums": f"Tensor grad_output, Tensor weight, {_ENDING}, SymInt[] input_size, {_GEOMETRY}",
+    "conv_sums": f"Tensor input, Tensor weight, {_ENDING}, {ops.GEOMETRY}",
+    "conv_input_sums": f"Tensor grad_output, Tensor weight, {_ENDING}, SymInt[] input_size, {ops.GEOMETRY}",
 }
 
 
@@ -62,7 +60,7 @@ def _empty(asked: Summed) -> list[Tensor]:
 
 
 for _name, _ask in {"conv_sums": of_convolution, "conv_input_sums": of_input}.items():
-    ops.library.define(f"{_name}({_DEFINED[_name]}) -> Tensor[]", tags=_TAGS)
+    ops.library.define(f"{_name}({_DEFINED[_name]}) -> Tensor[]", tags=ops.TAGS)
     ops.library.impl(_name, lambda *a, _ask=_ask: _ask(*a).by_aten(), "CompositeExplicitAutograd")
     ops.library.impl(_name, lambda *a, _ask=_ask: _on_gpu(_ask(*a)), "CUDA")
     torch.library.register_fake(f"convgen::{_name}", lambda *a, _ask=_ask: _empty(_ask(*a)), lib=ops.library)

@@ -11,7 +11,7 @@ from convgen.ir import dynamic, verify
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.strategies import Strategy
-from convgen.runtime.manifest import Manifest, buffer_name
+from convgen.runtime.manifest import Manifest
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
@@ -30,7 +30,7 @@ def emulated(
 
 def emulated_plan(plan: Plan, source: str, arrays: Mapping[str, np.ndarray], seed: int = 0, sms: int = 2) -> np.ndarray:
     """The result of a plan's source on poisoned memory, or a tuple of several; seed and sms as for `emulate`."""
-    outs = {buffer_name(t): verify.poisoned(t) for t in plan.problem.results}
+    outs = {t.buffer: verify.poisoned(t) for t in plan.problem.results}
     buffers = {name: np.asarray(a) for name, a in arrays.items()} | outs
     fixed = Manifest.of(plan, {}, "", ())
     if plan.problem.dynamic:  # emulated at the sizes that the spec has

@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from convgen.kernels.parts.cost import CYCLES, over
-
-SCHEDULERS = 4  # of a multiprocessor
+from convgen.kernels.parts.cost import CYCLES, SCHEDULERS, over
 
 
 @dataclass(frozen=True)

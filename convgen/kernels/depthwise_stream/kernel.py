@@ -30,7 +30,7 @@ from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.constants import Constants, extent_name
-from convgen.kernels.parts.cost import lines, on
+from convgen.kernels.parts.cost import HALF_LINE, lines, on
 from convgen.kernels.parts.counts import Count, count
 from convgen.kernels.parts.depthwise import depthwise_obstacles, ends, formulas, run_result
 from convgen.kernels.parts.elementwise import sizes
@@ -38,8 +38,6 @@ from convgen.kernels.parts.hopper import launch_registers
 from convgen.kernels.parts.limits import WARP
 from convgen.kernels.parts.window_sum import WindowSum, window_sum
 from convgen.targets import Target
-
-HALF_LINE = 64  # bytes that L2 takes from device memory at once
 
 
 class DepthwiseStream(base.Kernel[Config, Layout]):

@@ -113,6 +113,6 @@ def _slices(problem: ConvProblem, vector: int) -> list[int]:
     """Divisors of the channels that fit a box, and write whole sectors where some do."""
     unit = math.lcm(vector, UNIT // problem.x.element.bytes * problem.k_per_group)
     most = MAX_BOX * problem.k_per_group
-    # a vector of more channels than there are, or than divide them, has none, which `_malformed` says
+    # a vector of more channels than there are, or than divide them, has none, which `malformed` says
     found = [s for s in range(unit, min(problem.k, most) + 1, unit) if problem.k % s == 0] or [unit]
     return [s for s in found if s == problem.k or s * problem.y.element.bytes % SECTOR == 0] or found

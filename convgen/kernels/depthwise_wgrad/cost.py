@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from convgen.kernels.depthwise_wgrad.layout import Layout
-from convgen.kernels.parts.cost import CYCLES, LESS, LINE, on, over
+from convgen.kernels.parts.cost import CYCLES, LESS, LINE, SCHEDULERS, on, over
 from convgen.kernels.parts.gradient import left_over
 
-SCHEDULERS = 4  # of a multiprocessor
 INSTRUCTION, CODE = 16, 48 << 10  # bytes: of an instruction, and of loops that run from a cache
 
 

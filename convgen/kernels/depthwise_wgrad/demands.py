@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from convgen.kernels.parts.cost import WORD, lines, turns
+from convgen.kernels.parts.cost import HALF_LINE, WORD, lines, turns
 from convgen.kernels.parts.limits import WARP
 
 if TYPE_CHECKING:
     from convgen.kernels.depthwise_wgrad.layout import Layout
-
-HALF_LINE = 64  # bytes that L2 takes from device memory at once
 
 
 @dataclass(frozen=True)

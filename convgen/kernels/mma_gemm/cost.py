@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from convgen.kernels.parts.cost import CYCLES, LESS, LINE, over
+from convgen.kernels.parts.cost import CYCLES, LESS, LINE, SCHEDULERS, over
 
 #: Times longer that a dgrad is taken to be than the forward convolution of the same product, for each of its phases.  A
 #: margin, not measured: where another kernel, whose dgrad has been, is expected to be about as fast, that one is taken.
 GRADIENT = 1.1
-SCHEDULERS = 4  # of a multiprocessor
 INSTRUCTION = 6.4  # cycles of a scheduler's tensor core for 16 x 8 x 16
 
 

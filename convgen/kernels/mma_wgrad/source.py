@@ -126,7 +126,7 @@ def source(plan: Plan, layout: Layout) -> str:
         vectors=vectors,
         vector_bytes={role: ELEMENT * vector for role, vector in vectors.items()},
         multiply=MMAS[problem.x.dtype, ""].function(problem.x.dtype, problem.x.dtype),
-        one=gradient.ONES[problem.x.dtype],
+        one=gradient.ones(problem.x.dtype),
         y_sum=gradient.y_sum(problem),
         y_sum_mmas=-(-rows // config.warps_n),
         stored=gradient.stored(problem, layout.left, order=config.sums),

@@ -24,6 +24,8 @@ CYCLES = 1755.0
 #: Rates that follow from a GPU's own, by name: bytes of device memory a microsecond, and cycles, or times, of products
 #: on the tensor cores.
 OF_MEMORY, OF_PRODUCTS = ("memory", "reads", "writes"), ("products", "mma", "mma_busy")
+SCHEDULERS = 4  # of a multiprocessor
+HALF_LINE = 64  # bytes that L2 takes from device memory at once
 LINE = 128  # bytes that L2 holds together; it moves a sector
 LEAST_STORE = 8  # bytes that a store takes at least, if it is not to be slow
 BANKS, WORD = 32, 4  # of shared memory, and bytes that one gives at a time

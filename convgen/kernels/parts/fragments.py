@@ -133,7 +133,7 @@ def _of_elements(
 def _store_pair(t: Tensor, problem: ConvProblem, maps: IndexMap) -> list[str]:
     """Lines that store a further result of two neighboring channels: at once, where they are aligned neighbors."""
     offset, pair = _offset(problem, maps, t.name), [f"further_{t.name}[{i}]" for i in range(2)]
-    if t.innermost == "k" and problem.k % 2 == (t.pitch or 0) % 2 == 0 and t.dtype in (*PACK, "f32"):
+    if t.has_pairs("k") and t.dtype in (*PACK, "f32"):
         made = f"Vec2{{{', '.join(pair)}}}" if t.dtype == "f32" else f"{PACK[t.dtype]}({', '.join(pair)})"
         word = "Vec2" if t.dtype == "f32" else "u32"
         return [f"*reinterpret_cast<{word}*>(result_{t.name} + ({offset})) = {made};"]

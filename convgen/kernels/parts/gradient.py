@@ -26,8 +26,8 @@ from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, epilog
 from convgen.kernels.parts.sum_order import ATOMIC, ORDERED
 from convgen.kernels.parts.window_sum import gradient_pointers
 
-#: Two neighboring ones, by type.
-ONES = {"f16": "0x3c003c00u", "bf16": "0x3f803f80u"}
+#: The bits of 1.0, by type.
+_ONE = {"f16": 0x3C00, "bf16": 0x3F80}
 PARTIALS = Param("partials", "pointer", "workspace.partials")
 #: Threads of a block of the second kernel, and the most of them that share a filter element.
 SUM_BLOCK, MOST_SHARERS = 256, 16
@@ -117,6 +117,16 @@ def stored(problem: ConvProblem, left: int, lower_rows: bool = False, order: str
 
 
 # ---- the second kernel -------------------------------------------------------------------------------
+
+
+def one(dtype: str) -> str:
+    """C text of the bits of 1.0."""
+    return f"0x{_ONE[dtype]:x}"
+
+
+def ones(dtype: str) -> str:
+    """C text of two neighbors, each 1.0."""
+    return f"0x{_ONE[dtype] << 16 | _ONE[dtype]:x}u"
 
 
 @dataclass(frozen=True)

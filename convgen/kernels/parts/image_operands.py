@@ -68,7 +68,7 @@ def _of_rows(problem: ConvProblem, t: Tensor) -> ImageOperand:
         value = decode(t.dtype, bits, "f32")
         return ImageOperand(name, ACCESS[size], False, _element(t, "0"), (f"{start}{value}, {value}}};",))
     word = ACCESS[2 * size]
-    if t.innermost == "k" and problem.k % 2 == (t.pitch or 0) % 2 == 0:
+    if t.has_pairs("k"):
         load = f"*reinterpret_cast<const {word}*>(operand_{name} + {_offset(t, 'k')})"
     else:
         second = "k + 1" if problem.k % 2 == 0 else f"min(k + 1, {problem.k - 1})"

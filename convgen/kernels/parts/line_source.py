@@ -15,7 +15,7 @@ from convgen.kernels.parts.walk import Digit, loop_map, number
 
 
 def values(layout: Lines) -> dict[str, object]:
-    """Finished values for the templates (templates/implicit_gemm/lines.j2)."""
+    """Finished values for the templates (templates/parts/lines.j2)."""
     problem, config, run = layout.problem, layout.config, layout.run
     along = layout.columns
     bits_type = output.bits_type(problem.x.element)

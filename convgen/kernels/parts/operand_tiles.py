@@ -87,14 +87,13 @@ class EpilogueTile:
         """Boxes of the matrix [pixels, channels] or, where channels lie in planes of so many pixels, of [n, channels,
         plane]."""
         t, size, k = self.tensor, self.size, problem.k
-        buffer = t.name if t.role in ("operand", "result") else t.role
         if plane:
             return TensorMap(
-                buffer, "tiled", t.dtype, (plane, k, problem.n), (plane * size, k * plane * size), (1, 1, 1),
+                t.buffer, "tiled", t.dtype, (plane, k, problem.n), (plane * size, k * plane * size), (1, 1, 1),
                 box=(self.box_columns, self.rows, 1), swizzle=self.swizzle,
             )  # fmt: skip
         return TensorMap(
-            buffer, "tiled", t.dtype, (k, problem.output_pixels), ((t.pitch or k) * size,), (1, 1),
+            t.buffer, "tiled", t.dtype, (k, problem.output_pixels), ((t.pitch or k) * size,), (1, 1),
             box=(self.box_columns, self.rows), swizzle=self.swizzle,
         )  # fmt: skip
 

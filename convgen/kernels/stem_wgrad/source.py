@@ -12,7 +12,6 @@ from convgen.kernels.parts.window_sum import filter_sum, gradient_pointers
 from convgen.kernels.stem_wgrad.layout import A_ROW_BYTES, A_SPAN, BUILDERS, VECTOR_BYTES, Layout
 
 #: One, by type.
-ONE = {"f16": "0x3c00", "bf16": "0x3f80"}
 #: Why sums are looked at.
 SPOILS = "a zero behind y's rows makes a NaN of an infinity or NaN of x"
 
@@ -40,7 +39,7 @@ def source(plan: Plan, layout: Layout) -> str:
         of_x=of_x,
         prepare=layout.prepared.kernel,
         formulas=window_formulas(problem),
-        one=ONE[x.dtype],
+        one=gradient.one(x.dtype),
         y_sum=gradient.y_sum(problem) if layout.sums_y else None,
         m_tail=problem.k % config.tile_m != 0,
         stored=gradient.stored(problem, layout.left, lower_rows=True),

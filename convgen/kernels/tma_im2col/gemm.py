@@ -86,7 +86,7 @@ class Gemm:
     @cached_property
     def pointwise(self) -> bool:
         """1x1, unit stride, no padding: A is a matrix already, and a plain tiled map serves."""
-        return self.phases is None and is_pointwise(self.problem)
+        return self.phases is None and self.problem.is_pointwise
 
     @cached_property
     def axes(self) -> tuple[TmaAxis, ...]:
@@ -171,11 +171,6 @@ class Gemm:
         return self.problem.n * -(-self.plane // m) if self.a_planes else -(-self.pixels // m)
 
 
-def is_pointwise(problem: ConvProblem) -> bool:
-    """1x1, unit stride, no padding."""
-    return problem.taps == 1 and set(problem.stride) == {1} and not any((*problem.pad_lo, *problem.pad_hi))
-
-
 def plane(problem: ConvProblem) -> int:
     """The pixels of an image where they are neighbors in y, channels outside of them; else 0."""
     y, pixels = problem.y, math.prod(problem.output)
@@ -187,7 +182,7 @@ def x_in_planes(problem: ConvProblem) -> bool:
     """Whether x is multiplied as it lies, in planes."""
     x, pixels = problem.x, plane(problem)
     in_order = lies_as(x, ("n", "c", *problem.spatial.input))
-    as_it_lies = is_pointwise(problem) and problem.prologue is None
+    as_it_lies = problem.is_pointwise and problem.prologue is None
     return as_it_lies and in_order and pixels > 0 and pixels % 8 == problem.c % 8 == 0
 
 

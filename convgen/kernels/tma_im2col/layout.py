@@ -383,8 +383,7 @@ class Layout(base.Layout[Config]):
         """Whether threads store C as wgmma's fragments lie, and two float32 channels of a pixel at once: four threads
         fill a sector."""
         y = self.gemm.problem.y
-        even = self.gemm.columns % 2 == 0 and (y.pitch or 0) % 2 == 0
-        return y.dtype == "f32" and y.innermost == "k" and even and not self.config.swap_ab
+        return y.dtype == "f32" and y.has_pairs("k") and not self.config.swap_ab
 
     @property
     def b_boxes(self) -> int:

@@ -54,8 +54,7 @@ class Gemm:
     @cached_property
     def pointwise(self) -> bool:
         """1x1, unit stride, no padding: x is the matrix [pixels, channels] already."""
-        p = self.problem
-        return p.taps == 1 and set(p.stride) == {1} and not any((*p.pad_lo, *p.pad_hi))
+        return self.problem.is_pointwise
 
     @cached_property
     def axes(self) -> tuple[TmaAxis, ...]:

@@ -36,7 +36,7 @@ def source(plan: Plan, layout: Layout) -> str:
         config=config,
         layout=layout,
         launch=plan.launch(),
-        one=gradient.ONES[problem.x.dtype],
+        one=gradient.ones(problem.x.dtype),
         y_sum_parts=layout.shares * layout.y_parts,
         y_sum=gradient.y_sum(layout.problem),
         prepare=g.prepared.kernel,

@@ -22,7 +22,17 @@ from convgen.functional.arrays import channels_last, is_packed
 from convgen.functional.prebuild import prebuilding
 from convgen.ir.problem import Op
 from convgen.torch import ops
-from convgen.torch.asked import Asked, Bare, Forward, Gradient, Summed, of_backward, of_convolution, order_of
+from convgen.torch.asked import (
+    Asked,
+    Bare,
+    Forward,
+    Gradient,
+    Summed,
+    bias_axes,
+    of_backward,
+    of_convolution,
+    order_of,
+)
 from convgen.torch.choices import Choices
 from convgen.torch.network.inductor import brief, keyed
 from convgen.torch.network.layouts import FORMATS, same_strides
@@ -316,8 +326,7 @@ def _drop_unread(graph: Any, node: Node) -> None:
     grad = node.args[0]
     for reader in _readers(node, 2):
         with graph.inserting_after(node):
-            axes = [i for i in range(value_of(grad).dim()) if i != 1]
-            made = call(graph, A.sum.dim_IntList, grad, axes)
+            made = call(graph, A.sum.dim_IntList, grad, bias_axes(value_of(grad).dim()))
         reader.replace_all_uses_with(made)
         graph.erase_node(reader)
     for reader in list(node.users):
