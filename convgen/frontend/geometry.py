@@ -357,7 +357,10 @@ class Solver:
         if y and y.value != output:
             formula = f"({padded} - {window}) / {stride} + 1, rounded down"
             hint = f"(padded {sp.input[i]} - window) / stride + 1 = {formula}"
-            hint = hint if y.written else f"give `{y.tensor}` the dim `{y.dim}`; {hint}"
+            if not any(stated and stated.written for stated in (x, w, y)):
+                hint = f"no tensor has `{sp.input[i]}`: leave it out of stride, pad and dilation"
+            elif not y.written:
+                hint = f"give `{y.tensor}` the dim `{y.dim}`; {hint}"
             self._report.error("E208", f"{y}, but the window makes it {output}", y.span, hint)
             return None
         return extent, w.value, output

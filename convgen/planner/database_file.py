@@ -45,9 +45,14 @@ class NotATuningDatabase(Exception):
 
 
 def connect_to_read(path: Path, immutable: bool = False) -> sqlite3.Connection:
-    """A file that is `immutable` may lie where SQLite cannot make its lock files."""
+    """A file that is `immutable` may lie where SQLite cannot make its lock files.  So is one where nobody may, unless
+    somebody who could has left changes beside it."""
+    path = path.resolve()
+    changes = path.with_name(f"{path.name}-wal")
+    if not os.access(path.parent, os.W_OK) and not (changes.exists() and changes.stat().st_size):
+        immutable = True
     flags = "mode=ro&immutable=1" if immutable else "mode=ro"
-    return sqlite3.connect(f"{path.resolve().as_uri()}?{flags}", uri=True, timeout=_BUSY_SECONDS)
+    return sqlite3.connect(f"{path.as_uri()}?{flags}", uri=True, timeout=_BUSY_SECONDS)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import signal
 import sqlite3
@@ -603,3 +604,16 @@ def test_a_process_that_is_killed_loses_nothing_that_it_recorded(path: Path):
     process.wait()
     with Database(path) as db:
         assert len(db.measurements()) >= written
+
+
+def test_a_database_in_a_folder_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """SQLite would want to make a file of locks beside one that was written ahead (WAL)."""
+    path = tmp_path / "shared.sqlite"
+    with Database(path) as db:
+        db.record(measured(problem(), 1.0))
+    for companion in tmp_path.glob("*-*"):
+        companion.unlink()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != tmp_path and access(place, mode))
+    assert len(database.read_all(path)) == 1
+    assert not list(tmp_path.glob("*-*"))

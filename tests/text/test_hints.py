@@ -445,6 +445,7 @@ def test_an_option_of_a_kernel_that_does_not_serve_is_what_is_shown(strategy, op
         ("stride 1 w=2", "write one value for all axes, or a value per axis as `stride h=2 w=1`"),
         ("pad 1 prolog { x = relu(x) }", "did you mean `prologue`?"),
         ("pad 1 epilog { y = relu(acc) }", "did you mean `epilogue`?"),
+        ("pad h=1 w=1 d=1", "no tensor has `d`: leave it out of stride, pad and dilation"),
         ("strategy winograd { tile m=2 }", "`tile` takes a number, `tile NUMBER`, or `n` and `k`"),
         (
             "epilogue { result: f32[k]  y = acc }",
