@@ -77,7 +77,7 @@ GEOMETRIES = {
     "tma_im2col_pingpong": Small({"n": 5, "h": 7, "w": 7, "c": 136, "k": 264}),
     "tma_im2col_prologue": Small({"n": 3, "h": 13, "w": 11, "c": 328, "k": 136}),
     "tma_im2col_resident": Small({"n": 15, "h": 9, "w": 11, "c": 104, "k": 72}),
-    "tma_im2col_resident_cluster": Small({"n": 5, "h": 9, "w": 11, "c": 48, "k": 440}, sms=4),
+    "tma_im2col_resident_cluster": Small({"n": 5, "h": 9, "w": 11, "c": 104, "k": 440}, sms=4),
     "tma_im2col_residual": Small({"n": 3, "h": 9, "w": 11, "c": 328, "k": 264}),
     "tma_im2col_slices": Small({"n": 3, "h": 9, "w": 11, "c": 72, "k": 168}),
     "tma_im2col_split_k": Small({"n": 3, "h": 7, "w": 6, "c": 264, "k": 72}, sms=4),
