@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
@@ -16,6 +16,9 @@ from convgen.functional.recipe import Recipe, broadcast, input_gradient, weight_
 from convgen.ir.problem import Op
 from convgen.torch import aten
 from convgen.torch.launch import Served, begins, given, key_of, recipe, remembered, served
+
+if TYPE_CHECKING:
+    from convgen.torch.network.timing import Timer
 
 Tensor = Any
 
@@ -28,18 +31,26 @@ class Asked(Protocol):
     @property
     def operands(self) -> Sequence[Tensor]:
         """What an epilogue reads."""
-        ...
 
     @property
     def key(self) -> Hashable:
         """What those of one kind have in common."""
-        ...
 
     @property
     def layer(self) -> str: ...
+    @property
+    def fused(self) -> str:
+        """What the kernel computes beside the convolution, in words."""
+
+    def aten_us(self, timer: Timer) -> float:
+        """aten's microseconds, with a pass in place of an epilogue, and without sums or a bias."""
+
+    def times(self, timer: Timer) -> tuple[float, float]:
+        """convgen's and aten's microseconds; of sums, the second is of the faster one without and the passes for
+        them."""
+
     def recipe(self) -> Recipe:
         """What is asked of convgen.  Raises ConvgenError."""
-        ...
 
     def served(self, tune: str | None = None) -> Served:
         """How convgen serves it, by `launch(*reads, operands)`.  The first one of a kind builds the kernel; the first
@@ -73,6 +84,16 @@ class Forward(NamedTuple):
     @property
     def layer(self) -> str:
         return f"{'transposed ' * self.transposed}{tuple(self.input.shape)} by {tuple(self.weight.shape)}"
+
+    @property
+    def fused(self) -> str:
+        return self.epilogue
+
+    def aten_us(self, timer: Timer) -> float:
+        return timer.aten(self, 1 if self.epilogue else None)
+
+    def times(self, timer: Timer) -> tuple[float, float]:
+        return timer.fused(self, None), self.aten_us(timer)
 
     @property
     def key(self) -> Hashable:
@@ -111,6 +132,16 @@ class Gradient(NamedTuple):
     def layer(self) -> str:
         x, w = (self.size, self.second.shape) if self.op is Op.DGRAD else (self.first.shape, self.size)
         return f"{self.op} of {tuple(x)} by {tuple(w)}"
+
+    @property
+    def fused(self) -> str:
+        return ""
+
+    def aten_us(self, timer: Timer) -> float:
+        return timer.gradient_by_aten(self)
+
+    def times(self, timer: Timer) -> tuple[float, float]:
+        return timer.gradient(self)
 
     @property
     def key(self) -> Hashable:
@@ -174,6 +205,12 @@ class Summed(NamedTuple):
         """What is fused, in words."""
         return f"{self.epilogue} sums: {self.sums}".lstrip()
 
+    def aten_us(self, timer: Timer) -> float:
+        return self.bare.aten_us(timer)
+
+    def times(self, timer: Timer) -> tuple[float, float]:
+        return timer.summed(self)
+
     @property
     def key(self) -> Hashable:
         described = [(o.shape, o.stride(), o.dtype, begins(o)) for o in self.operands]
@@ -236,6 +273,16 @@ class WithBias(NamedTuple):
     @property
     def operands(self) -> Sequence[Tensor]:
         return ()
+
+    @property
+    def fused(self) -> str:
+        return ""
+
+    def aten_us(self, timer: Timer) -> float:
+        return self.bare.aten_us(timer)
+
+    def times(self, timer: Timer) -> tuple[float, float]:
+        return timer.with_bias(self)
 
     @property
     def key(self) -> Hashable:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from convgen.torch.asked import Asked, Forward, Gradient, Summed, WithBias
+from convgen.torch.asked import Asked
 from convgen.torch.launch import Served
 from convgen.torch.memory import where_memory_suffices
 from convgen.torch.network.report import NO_MEMORY, NOT_ON_GPU, Report, Row
@@ -83,7 +83,7 @@ class Choices:
         """Times what convgen's kernel will be compared with, which can be done while that is built."""
         if self.is_decided(asked):
             return
-        where_memory_suffices(lambda: _aten_us(self._timer, asked))
+        where_memory_suffices(lambda: asked.aten_us(self._timer))
 
     def measure(self, asked: Asked) -> None:
         """Lets the faster one compute it, by measure now where it was decided without one."""
@@ -122,7 +122,7 @@ class Choices:
             if serving.for_now:
                 kind.row, kind.building = Row(layer, "aten", why_not=serving.why_not), None
                 return
-            row = Row(layer, serving.kernel, fused=_fused(asked), spec=serving.spec)
+            row = Row(layer, serving.kernel, fused=asked.fused, spec=serving.spec)
             if serving.launch is None:
                 row = Row(layer, "aten", why_not=serving.why_not)
             elif measure:
@@ -142,35 +142,9 @@ class Choices:
 
     def _faster(self, row: Row, asked: Asked) -> Row:
         """The row of convgen's kernel, or aten's."""
-        times = where_memory_suffices(lambda: _times(self._timer, asked))
+        times = where_memory_suffices(lambda: asked.times(self._timer))
         if times is None:
             return replace(row, kernel="aten", fused="", why_not=NO_MEMORY)
         us, aten_us = times
         row = replace(row, us=us, aten_us=aten_us)
         return row if us < aten_us else replace(row, kernel="aten", fused="", why_not=f"{row.kernel} is slower")
-
-
-def _fused(asked: Asked) -> str:
-    """What the kernel computes beside the convolution, in words."""
-    return asked.epilogue if isinstance(asked, Forward) else asked.fused if isinstance(asked, Summed) else ""
-
-
-def _aten_us(timer: Timer, asked: Asked) -> float:
-    """aten's microseconds, with a pass in place of an epilogue, and without sums or a bias."""
-    bare = asked.bare if isinstance(asked, (Summed, WithBias)) else asked
-    if isinstance(bare, Gradient):
-        return timer.gradient_by_aten(bare)
-    assert isinstance(bare, Forward)
-    return timer.aten(bare, 1 if bare.epilogue else None)
-
-
-def _times(timer: Timer, asked: Asked) -> tuple[float, float]:
-    """convgen's and aten's microseconds; of sums, the second is of the faster one without and the passes for them."""
-    if isinstance(asked, Gradient):
-        return timer.gradient(asked)
-    if isinstance(asked, Summed):
-        return timer.summed(asked)
-    if isinstance(asked, WithBias):
-        return timer.with_bias(asked)
-    assert isinstance(asked, Forward)
-    return timer.fused(asked, None), _aten_us(timer, asked)

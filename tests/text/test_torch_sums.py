@@ -13,7 +13,6 @@ from torch._functorch.aot_autograd import make_boxed_func  # noqa: E402
 import convgen.torch as ct  # noqa: E402
 from convgen.torch import ops  # noqa: E402
 from convgen.torch.asked import Forward, Summed  # noqa: E402
-from convgen.torch.choices import _times  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
 from convgen.torch.network import prepare, training  # noqa: E402
 from convgen.torch.network.report import Row  # noqa: E402
@@ -179,11 +178,11 @@ def test_sums_are_weighed_against_the_passes_that_they_spare(monkeypatch):
     monkeypatch.setattr(Summed, "served", lambda self: serving)
     x, w = torch.randn(2, 4, 6, 6), torch.randn(8, 4, 1, 1)
     bare = Forward(x, w, [], "", (1, 1), (0, 0), (1, 1), 1)
-    assert _times(Timer(), Summed(bare, [], "", "value square")) == (13.0, 8.0 + 2 + 1)
+    assert Summed(bare, [], "", "value square").times(Timer()) == (13.0, 8.0 + 2 + 1)
     large, mean = torch.randn(2, 8, 6, 6), torch.randn(1, 8, 1, 1)
-    assert _times(Timer(), Summed(bare, [large, mean], "", "value product")) == (13.0, 8.0 + 4 + 1)
+    assert Summed(bare, [large, mean], "", "value product").times(Timer()) == (13.0, 8.0 + 4 + 1)
     masked = Summed(bare, [large, large, large, mean], "add relu_backward", "value product")
-    assert _times(Timer(), masked) == (13.0, 8.0 + 10 + 1)
+    assert masked.times(Timer()) == (13.0, 8.0 + 10 + 1)
 
 
 def test_a_channel_of_one_value_has_no_negative_variance(graphs):

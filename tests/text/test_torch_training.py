@@ -19,7 +19,7 @@ import convgen.torch as ct  # noqa: E402
 from convgen.diagnostics import ConvgenError  # noqa: E402
 from convgen.ir.problem import Op  # noqa: E402
 from convgen.runtime.errors import DriverError  # noqa: E402
-from convgen.torch import aten, choices, ops, override  # noqa: E402
+from convgen.torch import aten, ops, override  # noqa: E402
 from convgen.torch.asked import Forward, WithBias  # noqa: E402
 from convgen.torch.choices import Choices  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
@@ -369,7 +369,7 @@ class Kind:
     """Something to be asked for."""
 
     reads = (OnGpu(), OnGpu())
-    layer = "a layer"
+    layer, fused = "a layer", ""
 
     def __init__(self, key: str = "", serving: Served | None = None) -> None:
         self.key, self._serving, self.built = key, serving or Served(lambda *_: None, kernel="tma_wgrad"), 0
@@ -393,7 +393,7 @@ def clock(monkeypatch):
             return self.us
 
     made = Clock()
-    monkeypatch.setattr(choices, "_times", made.times)
+    monkeypatch.setattr(Kind, "times", lambda asked, timer: made.times(timer, asked), raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: made.capturing)
     return made
 
@@ -465,13 +465,13 @@ def test_aten_is_timed_while_kernels_are_built(clock, monkeypatch, error):
         yield
         done.append("built")
 
-    def time_aten(timer, asked):
+    def time_aten(asked, timer):
         done.append(asked.key)
         if error:
             raise error
 
     monkeypatch.setattr(training, "prebuilding", building)
-    monkeypatch.setattr(choices, "_aten_us", time_aten)
+    monkeypatch.setattr(Asked, "aten_us", time_aten, raising=False)
     chosen, asked = Choices(), [Asked("a"), Asked("refused", Served(None, "no")), Asked("b")]
     training._decide(asked, chosen, measure=True, tune=None)
     assert done == [["conv a", "conv b"], "a", "b", "built"]

@@ -32,13 +32,13 @@ SHAPES = (
     (128, 2, "pingpong"),
 )
 MAX_STAGES = 12
-#: Of a cluster that keeps B, for its blocks to stay together.
+#: Of a cluster that keeps B, so that its blocks stay together.
 FEW_STAGES = 4
 #: k blocks of a stage that are worth considering, and channels of all of them, at most.
 K_BLOCKS, WIDEST_STAGE = (1, 2, 3, 5, 7, 9), 160
-#: Blocks of a cluster that keeps all of B, a part of the channels each, and loads A together: of rows of y that are no
-#: whole lines, its blocks then fill what they share while L2 has it.  Tiles of 64 pixels; output channels in multiples;
-#: and k blocks, beyond which waiting for one another costs more (61 layers, H200).
+#: Clusters whose blocks keep a part of B each and load A together: where rows of y are no whole lines, blocks with
+#: neighboring channels then fill a line while L2 has it.  How many blocks; (pixels, consumers, schedule); what output
+#: channels are a multiple of; and the k blocks beyond which waiting for one another costs more (61 layers, H200).
 WHOLE_B, WHOLE_B_SHAPES, WHOLE_B_CHANNELS = (2, 4, 8), ((64, 2, "pingpong"), (64, 3, "pingpong")), (16, 64)
 WHOLE_B_STEPS = 2
 #: Output channels of a tile, a multiple of which fills lines.
