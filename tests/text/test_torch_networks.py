@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
 from convgen.torch.launch import Served, recipe  # noqa: E402
-from convgen.torch.network import backend, choice, prepare, timing  # noqa: E402
+from convgen.torch.network import backend, choice, constants, prepare, timing  # noqa: E402
 from convgen.torch.network.chains import chain_of  # noqa: E402
 from convgen.torch.network.trace import flat_graph, is_call, value_of  # noqa: E402
 
@@ -1262,3 +1262,16 @@ def test_numbers_that_change_from_call_to_call_are_told_of_once():
         for n in range(2, 14):
             ready(torch.randn(n, 3, 4, 4), 0)
         assert len([each for each in seen if "numbers alone" in str(each.message)]) == 1
+
+
+def test_weights_that_a_capture_packs_are_packed_again_behind_it(monkeypatch):
+    """The capture only records it: a call before its first replay would read the old ones."""
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval(), torch.randn(1, 3, 4, 4)
+    with torch.no_grad():
+        ready = ct.optimize(model, x, inductor=False)
+        model[0].weight.mul_(2)
+        with monkeypatch.context() as capture:
+            capture.setattr(constants, "_capturing", lambda: True)
+            capture.setattr(constants.Packed, "_hold", lambda *_: None)  # recorded, and not done
+            ready(x)
+        torch.testing.assert_close(ready(x), model(x))

@@ -148,7 +148,9 @@ class Packed:
             with self._lock:
                 if seen != self._seen:  # else another thread was faster
                     self._renew(weights)
-                    self._seen, self._alive = seen, _memory(weights)
+                    # what a capture records is done at a replay, of which nobody knows here: it is packed again then
+                    self._seen = [] if _capturing() else seen
+                    self._alive = _memory(weights)
                     return True
         if self._packing:
             self._wait()
@@ -164,7 +166,7 @@ class Packed:
 
     def _recorded(self) -> list[Any]:
         """Events behind the packing, on each GPU's current stream."""
-        if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+        if not torch.cuda.is_initialized() or _capturing():
             return []
         gpus = {held.device for held in self._held if held.is_cuda}
         return [torch.cuda.current_stream(gpu).record_event() for gpu in gpus]
@@ -173,7 +175,7 @@ class Packed:
         """Lets the current streams wait for the packing, which another stream may be at.  A stream that is captured
         waits for nothing outside: torch.cuda.graph waits for the GPU before."""
         packing = self._packing
-        if not packing or torch.cuda.is_current_stream_capturing():
+        if not packing or _capturing():
             return
         if all(event.query() for event in packing):
             with self._lock:
@@ -221,6 +223,10 @@ def packing(pack: GraphModule, weights: Sequence[Any], names: Sequence[str]) -> 
             text = f"{node.target} {read}"
         texts[node] = hashlib.sha256(text.encode()).hexdigest()
     return object()
+
+
+def _capturing() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _kinds(weights: Sequence[Any]) -> list[Any]:
