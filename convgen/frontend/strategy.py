@@ -83,6 +83,9 @@ def _value(
         )
         return None
     choices = row.choices if row else None
+    if row and (meant := _without_dash(option.value, choices or ())):
+        report.error("E404", f"`{name}` is {_legal(row)}, not a number", option.value.span, f"did you mean `{meant}`?")
+        return None
     word = option.value.name if isinstance(option.value, ast.Reference) else None
     is_word = word is not None and (word in (choices or ()) or word not in sizes)
     value = word if is_word else sizes.evaluate(option.value)
@@ -102,6 +105,16 @@ def _value(
         hint = f"no `let` is named `{word}`"
     report.error("E404", f"`{name}` is {_legal(row)}, not `{value}`", option.value.span, hint)
     return None
+
+
+def _without_dash(value: ast.Expr, choices: Sequence[int | str]) -> str | None:
+    """The word that is meant by `ping-pong`."""
+    if not isinstance(value, ast.Binary) or value.op != "-":
+        return None
+    if not isinstance(value.left, ast.Reference) or not isinstance(value.right, ast.Reference):
+        return None
+    word = value.left.name + value.right.name
+    return word if word in choices else None
 
 
 def _written(name: str, value: int | str) -> str:

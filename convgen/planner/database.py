@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -211,8 +212,12 @@ def _measurement(row: tuple) -> Measurement:
         raise ValueError("its options are nested too deeply") from None
     if not isinstance(options, dict) or not all(type(value) in (int, str) for value in options.values()):
         raise ValueError(f"its options {text:.40} are not an object of words and whole numbers")
-    if not isinstance(us, float | None):
+    if not isinstance(us, float | None) or (us is None and status == Status.RIGHT):
         raise ValueError(f"its time {us!r:.40} is not a number")
+    if us is not None and not 0 < us < math.inf:
+        raise ValueError(f"its time {us} is not a time")
+    if not isinstance(detail, str):
+        raise ValueError("its detail is not a text")
     named, options = renamed.strategy(strategy), renamed.options(strategy, options)
     whole = registry.completed(str(options.get("kernel", named)), options)
     return Measurement(problem, gpu, named, whole, Status(status), us, detail, date)

@@ -617,3 +617,16 @@ def test_a_database_in_a_folder_that_cannot_be_written_is_read(tmp_path: Path, m
     monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != tmp_path and access(place, mode))
     assert len(database.read_all(path)) == 1
     assert not list(tmp_path.glob("*-*"))
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("us", None), ("us", -1.0), ("us", 0.0), ("us", float("inf")), ("detail", b"x")]
+)
+def test_a_row_that_tuning_never_writes_is_refused(column: str, value: object, tmp_path: Path):
+    path = tmp_path / "own.sqlite"
+    with Database(path) as db:
+        db.record(measured(problem(), 1.0))
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE measurement SET {column} = ?", (value,))
+    with pytest.raises(DatabaseError, match="not a tuning database: its"):
+        database.read_all(path)

@@ -446,6 +446,7 @@ def test_an_option_of_a_kernel_that_does_not_serve_is_what_is_shown(strategy, op
         ("pad 1 prolog { x = relu(x) }", "did you mean `prologue`?"),
         ("pad 1 epilog { y = relu(acc) }", "did you mean `epilogue`?"),
         ("pad h=1 w=1 d=1", "no tensor has `d`: leave it out of stride, pad and dilation"),
+        ("strategy tma_im2col { schedule ping-pong }", "did you mean `pingpong`?"),
         ("strategy winograd { tile m=2 }", "`tile` takes a number, `tile NUMBER`, or `n` and `k`"),
         (
             "epilogue { result: f32[k]  y = acc }",
