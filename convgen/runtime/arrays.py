@@ -325,9 +325,15 @@ def _torch_device(device: int) -> Any:
     return sys.modules["torch"].device("cuda", device)
 
 
+def torch_is_capturing() -> bool:
+    """Whether torch's current stream is being captured."""
+    torch = sys.modules.get("torch")
+    return bool(torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
 def capturing() -> bool:
     """Whether the current stream of torch or CuPy is being captured."""
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+    if torch_is_capturing():
         return True
+    cupy = sys.modules.get("cupy")
     return cupy is not None and cuda.driver().is_capturing(cupy.cuda.get_current_stream().ptr)

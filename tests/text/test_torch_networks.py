@@ -1271,7 +1271,7 @@ def test_weights_that_a_capture_packs_are_packed_again_behind_it(monkeypatch):
         ready = ct.optimize(model, x, inductor=False)
         model[0].weight.mul_(2)
         with monkeypatch.context() as capture:
-            capture.setattr(constants, "_capturing", lambda: True)
+            capture.setattr(constants, "torch_is_capturing", lambda: True)
             capture.setattr(constants.Packed, "_hold", lambda *_: None)  # recorded, and not done
             ready(x)
         torch.testing.assert_close(ready(x), model(x))

@@ -79,7 +79,6 @@ struct NamedBarrier {
   std::vector<Thread*> participants;
 };
 
-// Lanes of a warp that meet at one instruction.
 // Where a kernel executes an instruction: the call, and that of the function around it, which several may call.
 struct Site {
   const void* call;
@@ -89,6 +88,7 @@ struct Site {
 #define CONVGEN_SITE \
   Site { __builtin_return_address(0), __builtin_return_address(1) }
 
+// Lanes of a warp that meet at one instruction.
 struct Rendezvous {
   const char* what;
   int line;

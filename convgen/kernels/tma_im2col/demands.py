@@ -18,6 +18,7 @@ def demands(layout: Layout) -> dict[str, Any]:
     config = layout.config
     rows, columns = (config.tile_n, config.tile_m) if config.swap_ab else (config.tile_m, config.tile_n)
     traffic, tiles = layout.gemm.traffic, int(layout.tile_count)
+    seams, line_ends = (_seams(layout, unit) for unit in (SECTOR, LINE))
     if sums := layout.gemm.problem.sums:
         traffic = traffic | {"writes": traffic["writes"] + 2 * sum(layout.partial_bytes.values())}
     return dict(
@@ -31,8 +32,7 @@ def demands(layout: Layout) -> dict[str, Any]:
         epi_tiles=layout.epi_tiles, row_sums=0 if config.swap_ab else len(sums), functions=functions(layout.problem),
         again=layout.gemm.read_again, between=between_taps(layout),
         cut=_cut_sectors(layout), by_tma=layout.gemm.stores_by_tma, together=_written_together(layout),
-        seams=_seams(layout, SECTOR), line_seams=_seams(layout, LINE) - _seams(layout, SECTOR),
-        in_place=layout.sums_in_place,
+        seams=seams, line_seams=line_ends - seams, in_place=layout.sums_in_place,
     )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ Choice = tuple[int, int]
 
 
 def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
-    """Every tile, without a cluster that shares operands unless the options ask for one."""
+    """Every tile; without a cluster that shares operands unless the options ask for one, or it keeps all of B."""
     read = assignment(problem).problem
     for pack in packs(read, fixed):
         g = gemm(problem, pack)
@@ -189,8 +189,8 @@ def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream
 
 
 def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[tuple[Config, Iterable[Choice]]]:
-    """Tiles and what goes with each, the plainest first, without a cluster that shares operands, and with stages to be
-    found."""
+    """Tiles and what goes with each, the plainest first, with stages to be found; without a cluster that shares
+    operands, unless it keeps all of B."""
 
     def values(name: str, defaults: Iterable[int]) -> list[int]:
         return [int(fixed[name])] if name in fixed else list(defaults)
@@ -229,9 +229,9 @@ def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[tuple
 def _whole_b(g: Gemm, target: Target, fixed: Options, k: int, k_blocks: int, order: str) -> Iterator[Config]:
     """Clusters that keep all of B, where rows of y are no whole lines and a block has several tiles."""
     whole_lines = int(g.traffic["y_pitch"]) % LINE == 0
-    if fixed.keys() - {"tile.k", "order", "stages", "group_pack"} or whole_lines or g.phases or g.plane or g.group:
+    if whole_lines or k_blocks > WHOLE_B_STEPS or g.phases or g.plane or g.group:
         return
-    if k_blocks > WHOLE_B_STEPS:
+    if fixed.keys() - {"tile.k", "order", "stages", "group_pack"}:
         return
     for cluster in WHOLE_B:
         part = -(-g.columns // cluster)

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from convgen.functional.arrays import WIDEST, span
+from convgen.runtime.arrays import torch_is_capturing
 from convgen.torch.network.precision import rounded_once
 from convgen.torch.network.trace import call
 
@@ -149,7 +150,7 @@ class Packed:
                 if seen != self._seen:  # else another thread was faster
                     self._renew(weights)
                     # what a capture records is done at a replay, of which nobody knows here: it is packed again then
-                    self._seen = [] if _capturing() else seen
+                    self._seen = [] if torch_is_capturing() else seen
                     self._alive = _memory(weights)
                     return True
         if self._packing:
@@ -166,7 +167,7 @@ class Packed:
 
     def _recorded(self) -> list[Any]:
         """Events behind the packing, on each GPU's current stream."""
-        if not torch.cuda.is_initialized() or _capturing():
+        if torch_is_capturing():
             return []
         gpus = {held.device for held in self._held if held.is_cuda}
         return [torch.cuda.current_stream(gpu).record_event() for gpu in gpus]
@@ -175,7 +176,7 @@ class Packed:
         """Lets the current streams wait for the packing, which another stream may be at.  A stream that is captured
         waits for nothing outside: torch.cuda.graph waits for the GPU before."""
         packing = self._packing
-        if not packing or _capturing():
+        if not packing or torch_is_capturing():
             return
         if all(event.query() for event in packing):
             with self._lock:
@@ -223,10 +224,6 @@ def packing(pack: GraphModule, weights: Sequence[Any], names: Sequence[str]) -> 
             text = f"{node.target} {read}"
         texts[node] = hashlib.sha256(text.encode()).hexdigest()
     return object()
-
-
-def _capturing() -> bool:
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _kinds(weights: Sequence[Any]) -> list[Any]:

@@ -184,12 +184,9 @@ class Optimized(StandIn):
     def train(self, mode: bool = True) -> Optimized:
         """Raises WrongArguments for training mode: what was folded cannot be trained."""
         if mode:
-            hint = (
-                "train the model that it was made of; within another module that is trained, keep it out of that one's"
-            )
-            raise WrongArguments(
-                f"an optimized model is for inference\nhint: {hint} children, in a tuple or a function"
-            )
+            hint = "train the model that it was made of; within another module that is trained, keep it out of"
+            hint += " that one's children, in a tuple or a function"
+            raise WrongArguments(f"an optimized model is for inference\nhint: {hint}")
         return super().train(False)
 
     def _replicate_for_data_parallel(self) -> Any:
