@@ -296,7 +296,7 @@ void convgen_tma_im2col_1x1(
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      int c = 0;
+      const int c = 0;
       const u32 full = base + full_barriers + mbarrier_bytes * stage;
       const u32 a_tile = base + stage * a_tile_bytes;
       const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
@@ -304,7 +304,6 @@ void convgen_tma_im2col_1x1(
       mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
       tma_load_tile_2d(a_tile, &a_map, full, c, m0);
       tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
-      c += tile_k;
       if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
@@ -324,7 +323,6 @@ void convgen_tma_im2col_1x1(
       const int m0 = tile / n_tiles * tile_m + consumer * own_rows;
       const int n0 = tile % n_tiles * tile_n;
       float acc[own_rows / wgmma_m][tile_n / 2];
-      int previous = -1;
       mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
       const u32 a_tile = base + stage * a_tile_bytes + consumer * (own_rows * row_bytes);
       const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
@@ -336,16 +334,12 @@ void convgen_tma_im2col_1x1(
             k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), product > 0);
       }
       wgmma_commit_group();
-      // the step before is done when at most this one is under way: its stage may be filled again
-      wgmma_wait_group<1>();
-      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
-      previous = stage;
+      wgmma_wait_group<0>();
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
       if (++stage == stages) {  // the ring comes round
         stage = 0;
         parity ^= 1;
       }
-      wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll

@@ -76,7 +76,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "tma_im2col, threads store": ("tma_im2col_odd_channels",),
     "tma_im2col, slices and further results": ("tma_im2col_slices", "tma_im2col_further_result"),
     "tma_im2col, multicast": ("tma_im2col_cluster",),
-    "tma_im2col, resident": ("tma_im2col_resident", "tma_im2col_resident_cluster"),
+    "tma_im2col, resident": ("tma_im2col_resident", "tma_im2col_one_step", "tma_im2col_resident_cluster"),
     "tma_im2col, split": ("tma_im2col_split_k", "tma_im2col_split_k_cluster", "tma_im2col_split_k_in_place"),
     "tma_im2col, stream-K": ("tma_im2col_stream_k", "stream-K, tiles in parts"),
     "tma_im2col, groups": ("tma_im2col_groups", "tma_im2col_grouped_dgrad"),

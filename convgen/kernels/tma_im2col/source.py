@@ -45,7 +45,7 @@ def source(plan: Plan, layout: Layout) -> str:
     by_value = [*(c.name for c in layout.arriving), *(t.name for t in layout.of_images)]
     row_vectors = (64 if g.plane else layout.epi_tile_n) // vector if vector else 0  # of an epilogue tile
     leaving = result_tiles.text(layout.leaving, vector, lambda t: fragments.offset(problem, t))
-    taps = _taps(layout)
+    taps, one_step = _taps(layout), _one_step(layout)
     return render(
         "tma_im2col/kernel.cu.j2",
         plan,
@@ -62,7 +62,8 @@ def source(plan: Plan, layout: Layout) -> str:
         spatial=sp,
         pointwise=g.pointwise,
         taps=taps,
-        advance=_advance(taps, config),
+        advance=() if one_step and config.k_blocks == 1 else _advance(taps, config),
+        one_step=one_step,
         **names(layout, _tap_index(layout, taps), phases),
         start=first,
         extents=() if g.pointwise else constants.all,
@@ -348,6 +349,12 @@ def _tap_index(layout: Layout, taps: list[Tap]) -> str:
     for i, (tap, counter) in enumerate(zip(taps[1:], counters[1:], strict=True)):
         text = f"{f'({text})' if i or ' ' in text else text} * {tap.extent} + {counter}"
     return f"{g.problem.taps - 1} - ({text})" if g.assigned.mirrored and g.problem.taps > 1 else text
+
+
+def _one_step(layout: Layout) -> bool:
+    """Whether each tile has one k step, and so no other whose stage becomes free before the tile's end."""
+    shared_out = layout.config.split_k > 1 or layout.config.stream_k
+    return layout.k_stages == 1 and not (shared_out or layout.gemm.phases or layout.tap_rows)
 
 
 def _advance(taps: list[Tap], config: Config) -> list[str]:
