@@ -13,14 +13,12 @@ from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.parts.partial_sums import PartialSum, image_pixels, partial_bytes, partial_sums
 from convgen.kernels.tma_im2col import prologue
 from convgen.kernels.tma_im2col.config import Config
-from convgen.kernels.tma_im2col.epi_tiles import epi_tile_columns
+from convgen.kernels.tma_im2col.epi_tiles import epi_tile_shape
 from convgen.kernels.tma_im2col.gemm import Gemm
 from convgen.kernels.tma_im2col.tap_rows import LEAST_SAVED, TapRows, mean_rows
 
 #: Pixels that a warp adds up at once where they are rows of its fragments.
 PIXELS = 16
-#: Bytes of a multiprocessor's epilogue tiles of whole pixels, at most.
-WHOLE_PIXELS = 112 << 10
 
 
 @dataclass(frozen=True)
@@ -144,24 +142,7 @@ class Layout(base.Layout[Config]):
     def epi_tile_shape(self) -> tuple[int, int]:
         """Pixels and channels of an epilogue tile, of which a consumer has two: 64 pixels by so many channels, or up to
         64 pixels by 64 channels."""
-        columns = self.config.columns // self.config.split_k
-        if self.config.swap_ab:
-            return max(d for d in (16, 32, 48, 64) if columns % d == 0 or d == 16), 64
-        return 64, columns if self._stores_whole_pixels else epi_tile_columns(self.gemm, columns)
-
-    @property
-    def _stores_whole_pixels(self) -> bool:
-        """Whether epilogue tiles have whole pixels, which fill the sectors in which those before them end; where pixels
-        of C begin inside sectors, and there is room."""
-        g, c, problem = self.gemm, self.config, self.gemm.problem
-        ragged = g.columns % 16 and not problem.y.pitch and g.stores_pixels
-        if not ragged or c.tile_n != g.columns or c.split_k > 1:
-            return False
-        # of y, and of what is shaped as it is; operands have two slots, too
-        each = 1 + len(operand_tiles.shaped(problem)) + len(problem.elementwise)
-        tiles = 2 * c.consumers * each * 64 * c.tile_n * g.element_bytes
-        others = c.stages * self.stage + self.resident_bytes + 3 * hopper.SWIZZLE_ALIGNMENT
-        return tiles * c.blocks <= WHOLE_PIXELS and tiles + others <= self.target.shared_limit(c.blocks)
+        return epi_tile_shape(self)
 
     @property
     def epi_tiles(self) -> int:

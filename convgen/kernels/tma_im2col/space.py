@@ -16,7 +16,7 @@ from convgen.kernels.parts.hopper import spans
 from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT, Config
 from convgen.kernels.tma_im2col.demands import between_taps, least
-from convgen.kernels.tma_im2col.epi_tiles import epi_tile_columns
+from convgen.kernels.tma_im2col.epi_tiles import WIDEST_EPI_TILE, epi_tile_columns
 from convgen.kernels.tma_im2col.gemm import Gemm, gemm
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.targets import Target
@@ -68,12 +68,13 @@ def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part
     read = assignment(problem).problem
     for pack in packs(read, fixed):
         g = gemm(problem, pack)
-        of_kind = OF_K if g.columns % 16 else (*OF_K, *OF_COLUMNS)
-        of_kind = of_kind if g.tap_rows else (*of_kind, "tap_rows")  # without rows to leave out, no tile leaves any
+        of_tile = OF_K if g.tap_rows else (*OF_K, "tap_rows")  # without rows to leave out, no tile leaves any
         alike: dict[object, Layout] = {}
         for config, choices in _tiles(g, target, fixed, pack):
             kind = config.tile_k, config.swap_ab, config.columns // config.split_k
             if kind not in alike:
+                wide = not config.swap_ab and epi_tile_columns(g, kind[-1]) > WIDEST_EPI_TILE
+                of_kind = of_tile if wide or g.columns % 16 else (*of_tile, *OF_COLUMNS)
                 alike[kind] = Layout(problem, target, config, g).knowing(*of_kind)
             us = 0.0
             if not {"cluster", "stream_k"} & fixed.keys() and config.cluster == 1:
