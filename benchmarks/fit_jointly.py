@@ -42,6 +42,8 @@ from convgen.kernels.config import defaults
 from convgen.kernels.mma_gemm import layout as mma_gemm
 from convgen.kernels.tma_halo import cost as tma_halo
 from convgen.kernels.tma_im2col import cost as tma_im2col
+from convgen.kernels.tma_im2col import ends
+from convgen.kernels.tma_im2col import layout as tma_im2col_layout
 from convgen.kernels.tma_im2col.epi_tiles import WIDEST_EPI_TILE
 from convgen.kernels.tma_wgrad import cost as tma_wgrad
 from convgen.planner import database
@@ -56,10 +58,12 @@ BENCHES = (*GEMM_FILES, "bench_n8", "bench_n64", "unseen")
 
 SWEEPS = (
     "sweep", "sweep_spans", "sweep_weak", "sweep_pointwise", "sweep_odd", "sweep_large", "sweep_wide", "sweep_pieces",
-    "sweep_seams", "sweep_promoted",
+    "sweep_seams", "sweep_promoted", "sweep_narrow", "sweep_ends",
 )  # fmt: skip
 #: Of them, those in which mma_gemm deals out pieces among threads.
-DEALT = ("sweep_pieces", "sweep_seams", "sweep_promoted")
+DEALT = ("sweep_pieces", "sweep_seams", "sweep_promoted", "sweep_narrow", "sweep_ends")
+#: And those in which boxes of tma_im2col's B end with the last output channel.
+ENDED = ("sweep_ends",)
 
 STEMS = ("ragged_writes", "odd_writes", "word_writes")
 #: The rates that are fitted.  Nothing here tells the others.
@@ -111,14 +115,18 @@ class Row:
         return self.source, self.layer
 
 
-def _layout(kernel: str, problem: ConvProblem, options: Options, *, dealt: bool = False) -> Layout | None:
+def _layout(
+    kernel: str, problem: ConvProblem, options: Options, *, dealt: bool = False, ended: bool = False
+) -> Layout | None:
     """Of what was timed, of which options that were not written had their defaults; None of a kernel without rates, and
-    of mma_gemm where it copies less than 16 bytes at once, which takes less time since neighboring threads copy
-    neighboring pieces: where pieces are `dealt` out so."""
+    of what takes less time since: of mma_gemm where it copies less than 16 bytes at once, unless pieces were `dealt`
+    out to neighboring threads; of tma_im2col where tiles reach past the last output channel, unless boxes `ended`
+    there."""
     if kernel not in MODELS:
         return None
     layout = layout_of(kernel, problem, DEFAULTS[kernel] | dict(options))
     stale = isinstance(layout, mma_gemm.Layout) and not dealt and any(how.dealt for how in layout.loads.values())
+    stale |= isinstance(layout, tma_im2col_layout.Layout) and not ended and ends.of_b(layout).last > 0
     return None if stale else layout
 
 
@@ -231,7 +239,7 @@ def swept() -> Iterator[Row]:
         for row in _json(name)["rows"]:
             problem = problem_of(row["key"])
             for kernel, options, us in row["timed"]:
-                if layout := _layout(kernel, problem, options, dealt=name in DEALT):
+                if layout := _layout(kernel, problem, options, dealt=name in DEALT, ended=name in ENDED):
                     yield Row("swept", row["key"], kernel, layout, us)
 
 

@@ -22,6 +22,7 @@
 // launch   convgen_tma_im2col_channels_as_rows: blocks of 384 threads, persistent, 1 per SM, and no more than 132, 226416 bytes of shared memory
 // map      a_map: x of 2048 x 3136 f16, tiled: boxes of 64 x 96, 128-byte swizzle
 // map      b_map: w of 2048 x 1 x 512 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
+// map      a_last_map: x of 2048 x 3136 f16, tiled: boxes of 64 x 64, 128-byte swizzle
 // map      c_map: y of 512 x 3136 f16, tiled: boxes of 64 x 48, 128-byte swizzle
 
 using u8 = unsigned char;
@@ -283,6 +284,7 @@ extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_im2col_channels_as_rows(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap a_last_map,
     const __grid_constant__ TensorMap c_map,
     const float* __restrict__ operand_b
 ) {
@@ -293,6 +295,7 @@ void convgen_tma_im2col_channels_as_rows(
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
+    prefetch_tensormap(&a_last_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
@@ -314,14 +317,18 @@ void convgen_tma_im2col_channels_as_rows(
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
+      // nothing past the last pixel: TMA takes long to make up such rows
+      const int a_left = GEMM_M - m0;
+      const TensorMap* a_box_map = a_left < tile_m ? &a_last_map : &a_map;
+      const u32 a_bytes = min(tile_m, a_left) * row_bytes;
       int c = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
-        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
-        tma_load_tile_2d(a_tile, &a_map, full, c, m0);
+        mbarrier_arrive_expect_tx(full, a_bytes + b_tile_bytes);
+        tma_load_tile_2d(a_tile, a_box_map, full, c, m0);
         tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
         c += tile_k;
         if (++stage == stages) {  // the ring comes round

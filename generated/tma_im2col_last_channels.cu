@@ -18,6 +18,7 @@
 // launch   convgen_tma_im2col_last_channels: blocks of 384 threads, persistent, 1 per SM, and no more than 2685, 201824 bytes of shared memory
 // map      a_map: x of 136 x 107 x 107 x 10 f16, im2col: boxes of 64 channels by 128 pixels between corners 0 -3 and 0 -3, 128-byte swizzle
 // map      b_map: w of 136 x 7 x 456 f16, tiled: boxes of 64 x 1 x 160, 128-byte swizzle
+// map      b_last_map: w of 136 x 7 x 456 f16, tiled: boxes of 64 x 1 x 136, 128-byte swizzle
 // map      c_map: y of 456 x 114490 f16, tiled: boxes of 32 x 64, 64-byte swizzle
 
 using u8 = unsigned char;
@@ -270,6 +271,7 @@ extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_tma_im2col_last_channels(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap b_last_map,
     const __grid_constant__ TensorMap c_map
 ) {
   extern __shared__ u8 shared_memory[];
@@ -279,6 +281,7 @@ void convgen_tma_im2col_last_channels(
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
+    prefetch_tensormap(&b_last_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
@@ -305,15 +308,19 @@ void convgen_tma_im2col_last_channels(
       const int n = m0 / (P * Q);
       const int in_h = (m0 / Q) % P - 3;
       const int in_w = m0 % Q;
+      // nothing past the last output channel: TMA takes long to make up such rows
+      const int b_left = GEMM_N - n0;
+      const TensorMap* b_box_map = b_left < tile_n ? &b_last_map : &b_map;
+      const u32 b_bytes = min(tile_n, b_left) * row_bytes;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
-        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_bytes);
         tma_load_im2col_4d(a_tile, &a_map, full, c, in_w, in_h, n, u16(s), u16(r));
-        tma_load_tile_3d(b_tile, &b_map, full, c, r * S + s, n0);
+        tma_load_tile_3d(b_tile, b_box_map, full, c, r * S + s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {
           c = 0;

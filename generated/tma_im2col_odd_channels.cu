@@ -22,6 +22,7 @@
 // launch   convgen_tma_im2col_odd_channels: blocks of 384 threads, persistent, 1 per SM, and no more than 170, in clusters of 2, 230512 bytes of shared memory
 // map      a_map: x of 512 x 10816 f16, tiled: boxes of 64 x 64, 128-byte swizzle
 // map      b_map: w of 512 x 1 x 255 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
+// map      b_last_map: w of 512 x 1 x 255 f16, tiled: boxes of 64 x 1 x 127, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -292,6 +293,7 @@ extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
 void convgen_tma_im2col_odd_channels(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap b_last_map,
     f16* __restrict__ y,
     const float* __restrict__ operand_b
 ) {
@@ -302,6 +304,7 @@ void convgen_tma_im2col_odd_channels(
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
+    prefetch_tensormap(&b_last_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
       mbarrier_init(base + empty_barriers + mbarrier_bytes * i, cluster);  // its tile's consumer in each block
@@ -327,15 +330,19 @@ void convgen_tma_im2col_odd_channels(
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = (tile % n_tiles * cluster + rank) * tile_n;
       const int first_m = m0 + rank * a_slice;  // of this block's slice of the pixels
+      // nothing past the last output channel: TMA takes long to make up such rows
+      const int b_left = GEMM_N - n0;
+      const TensorMap* b_box_map = b_left < tile_n ? &b_last_map : &b_map;
+      const u32 b_bytes = max(0, min(tile_n, b_left)) * row_bytes;
       int c = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes + rank * a_slice_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
-        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_bytes);
         tma_load_tile_2d_multicast(a_tile, &a_map, full, c, first_m, whole_cluster);
-        tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
+        if (b_left > 0) tma_load_tile_3d(b_tile, b_box_map, full, c, 0, n0);
         c += tile_k;
         if (++stage == stages) {  // the ring comes round
           stage = 0;

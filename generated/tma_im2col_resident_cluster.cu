@@ -18,6 +18,8 @@
 // launch   convgen_tma_im2col_resident_cluster: blocks of 384 threads, persistent, 1 per SM, and no more than 13468, in multiples of 4, in clusters of 4, 119896 bytes of shared memory
 // map      a_map: x of 104 x 215475 f16, tiled: boxes of 64 x 16, 128-byte swizzle
 // map      b_map: w of 104 x 1 x 440 f16, tiled: boxes of 64 x 1 x 112, 128-byte swizzle
+// map      a_last_map: x of 104 x 215475 f16, tiled: boxes of 64 x 3, 128-byte swizzle
+// map      b_last_map: w of 104 x 1 x 440 f16, tiled: boxes of 64 x 1 x 104, 128-byte swizzle
 // map      c_map: y of 440 x 215475 f16, tiled: boxes of 112 x 64
 
 using u8 = unsigned char;
@@ -284,6 +286,8 @@ extern "C" __global__ __cluster_dims__(4, 1, 1) __launch_bounds__(threads, 1)
 void convgen_tma_im2col_resident_cluster(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap a_last_map,
+    const __grid_constant__ TensorMap b_last_map,
     const __grid_constant__ TensorMap c_map
 ) {
   extern __shared__ u8 shared_memory[];
@@ -293,6 +297,8 @@ void convgen_tma_im2col_resident_cluster(
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
+    prefetch_tensormap(&a_last_map);
+    prefetch_tensormap(&b_last_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
@@ -315,11 +321,15 @@ void convgen_tma_im2col_resident_cluster(
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * warpgroup_threads) return;
     const int n0 = rank * tile_n;  // of all of this block's tiles
+    // nothing past the last output channel: TMA takes long to make up such rows
+    const int b_left = GEMM_N - n0;
+    const TensorMap* b_box_map = b_left < tile_n ? &b_last_map : &b_map;
+    const u32 b_bytes = max(0, min(tile_n, b_left)) * row_bytes;
     // B, once for all tiles
-    mbarrier_arrive_expect_tx(base + b_barrier, k_blocks * b_tile_bytes);
+    mbarrier_arrive_expect_tx(base + b_barrier, k_blocks * b_bytes);
     for (int i = 0, c = 0; i < k_blocks; ++i) {
       const u32 b_box = base + b_tiles + i * b_tile_bytes;
-      tma_load_tile_3d(b_box, &b_map, base + b_barrier, c, 0, n0);
+      if (b_left > 0) tma_load_tile_3d(b_box, b_box_map, base + b_barrier, c, 0, n0);
       c += tile_k;
     }
     int stage = 0;
@@ -327,13 +337,17 @@ void convgen_tma_im2col_resident_cluster(
     for (int tile = blockIdx.x / cluster; tile < m_tiles * n_tiles; tile += gridDim.x / cluster) {
       const int m0 = tile / n_tiles * tile_m;
       const int first_m = m0 + rank * a_slice;  // of this block's slice of the pixels
+      // nothing past the last pixel: TMA takes long to make up such rows
+      const int a_left = GEMM_M - first_m;
+      const TensorMap* a_box_map = a_left < a_slice ? &a_last_map : &a_map;
+      const u32 a_bytes = min(tile_m, GEMM_M - m0) * row_bytes;
       int c = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + mbarrier_bytes * stage;
         const u32 a_tile = base + stage * a_tile_bytes + rank * a_slice_bytes;
         mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
-        mbarrier_arrive_expect_tx(full, a_tile_bytes);
-        tma_load_tile_2d_multicast(a_tile, &a_map, full, c, first_m, whole_cluster);
+        mbarrier_arrive_expect_tx(full, a_bytes);
+        if (a_left > 0) tma_load_tile_2d_multicast(a_tile, a_box_map, full, c, first_m, whole_cluster);
         c += tile_k;
         if (++stage == stages) {  // the ring comes round
           stage = 0;

@@ -30,7 +30,7 @@ from tma_specs import (
 )
 
 from convgen.ir import verify
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels.base import Options
 
 #: 468 pixels over 72 channels, to 40 channels: a TMA store; to 37: by threads, 2 bytes at a time.
@@ -40,6 +40,42 @@ STORED_PLAINLY = make("fprop", 4, 72, 37, (13, 9), (3, 3), pad=1)
 SMALL: Options = {**PLAIN, "tile.m": 64, "tile.n": 16, "consumers": 1, "stages": 3}
 PINGPONG: Options = {**SMALL, "tile.n": 24, "consumers": 2, "schedule": "pingpong"}
 SHARE_X: Options = {**SMALL, "cluster": 2, "multicast": "a"}
+
+#: Tiles that end in every way before they are full: (pixels, channels, pixels of a filter), options.
+ENDS: dict[str, tuple[ConvProblem, Options]] = {
+    "one tile of channels": (make("fprop", 3, 72, 40, (9, 8), (3, 3), pad=1), {**SMALL, "tile.n": 64}),
+    "two of channels": (make("fprop", 3, 72, 72, (9, 8), (3, 3), pad=1), {**PINGPONG, "tile.n": 64}),
+    "slices of channels": (
+        make("fprop", 3, 72, 72, (9, 8), (3, 3), pad=1), {**SMALL, "tile.n": 64, "cluster": 2, "multicast": "b"},
+    ),
+    "slices past the last channel": (
+        make("fprop", 3, 72, 24, (9, 8), (3, 3), pad=1), {**SMALL, "tile.n": 64, "cluster": 2, "multicast": "b"},
+    ),
+    "tiles past the last channel": (
+        make("fprop", 3, 72, 40, (9, 8), (3, 3), pad=1), {**SMALL, "tile.n": 48, "cluster": 2, "multicast": "a"},
+    ),
+    "one tile of pixels": (make("fprop", 1, 136, 72, (7, 7), (1, 1)), {**SMALL, "tile.n": 64, "k_blocks": 3}),
+    "tiles past the last pixel": (
+        make("fprop", 3, 136, 72, (7, 7), (1, 1)), {**SMALL, "tile.n": 64, "cluster": 2, "multicast": "b"},
+    ),
+    "slices of pixels": (make("fprop", 3, 136, 72, (7, 7), (1, 1)), {**SHARE_X, "tile.n": 32, "k_blocks": 3}),
+    "slices past the last pixel": (
+        make("fprop", 1, 136, 72, (5, 5), (1, 1)), {**SHARE_X, "tile.n": 48, "split_k": 2},
+    ),
+    "rows of channels": (
+        make("fprop", 3, 136, 72, (7, 7), (1, 1)), {**SMALL, "tile.m": 80, "tile.n": 64, "swap_ab": 1},
+    ),
+    "channels that stay": (
+        make("fprop", 9, 136, 72, (7, 7), (1, 1)), {**SMALL, "tile.n": 64, "resident": 1},
+    ),
+    "boxes of columns": (
+        make("dgrad", 3, 136, 64, (7, 7), (3, 3), pad=1), {**SMALL, "tile.n": 256, "stages": 2},
+    ),
+    "boxes of columns, in slices": (
+        make("dgrad", 3, 72, 64, (7, 7), (3, 3), pad=1),
+        {**SMALL, "tile.n": 256, "stages": 2, "cluster": 2, "multicast": "b"},
+    ),
+}  # fmt: skip
 
 GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "1x1": (make("fprop", 2, 88, 48, (9, 8), (1, 1)), PINGPONG),
@@ -274,6 +310,15 @@ def test_stream(name: str, images: int, seed: int) -> None:
     made = check_emulated(spec(problem, "tma_im2col", {**PLAIN, **STREAMS[name], "stream_k": 1}, "residual"), seed)
     first, second = made.plan.launches
     assert first.grid[0] - 1 == second.grid[0] <= 131
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_tiles_that_end_early(name: str, seed: int) -> None:
+    """Boxes end where A and B do: rows of a stage that they leave alone are whatever was there before, a NaN at first,
+    and nothing of that is stored, nor summed up."""
+    problem, options = ENDS[name]
+    epilogue = "residual" if problem.op is Op.FPROP else ""
+    check_emulated(spec(problem, "tma_im2col", options, epilogue), seed, sms=(1, 2))
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)

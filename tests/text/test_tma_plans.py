@@ -518,13 +518,14 @@ def test_x_s_map_walks_the_pixels_of_each_tile_in_order(problem: ConvProblem, m:
     options: Options = {"tile.m": m, "tile.n": 8, "cluster": 1}
     assume(problem.c % 8 == 0 and folded(problem) == problem)  # x as it lies
     assume(serves(problem, "tma_im2col", options))
-    (found,) = maps(compilation(spec(problem, "tma_im2col", options)).plan, "x")
+    found, *last = maps(compilation(spec(problem, "tma_im2col", options)).plan, "x")
     sp, lo = problem.spatial, problem.pad_lo
     pixels = list(itertools.product(range(problem.n), *map(range, problem.output)))
     m0 = data.draw(st.sampled_from(range(0, len(pixels), m)))
     tile = pixels[m0 : m0 + m]
     if found.mode == "tiled":  # x is a matrix as it stands
-        assert found.dims == (problem.c, len(pixels)) and found.box[1] == m
+        assert found.dims == (problem.c, len(pixels)) and found.box[1] == min(m, len(pixels))
+        assert [box.box[1] for box in last] == [len(pixels) % m] * (len(pixels) > m and len(pixels) % m > 0)
         for row, (n, *at) in enumerate(tile):
             place = {"n": n, "c": 0, **dict(zip(sp.input, at, strict=True))}
             assert byte_offset(found, (0, m0 + row)) == 2 * element_offset(problem, "x", place)
@@ -552,7 +553,7 @@ def test_w_s_map_has_a_tap_a_box(strategy: str, data: st.DataObject) -> None:
     assume(serves(problem, strategy, {}))
     plan = compilation(spec(problem, strategy, {})).plan
     assume(maps(plan, "w") and not any("patches" in note for note in plan.notes))  # whose taps are channels
-    (found,) = maps(plan, "w")
+    found, *_ = maps(plan, "w")
     if problem.k == 1:  # both are the same memory
         outside = found.box[1] > 1
     else:
@@ -612,6 +613,24 @@ def test_l2_fetches_blocks_of_256_bytes_only_where_rows_are_such_blocks(
     """Of rows that begin inside a block, the rest of it is another pixel's or filter's."""
     problem = make("fprop", 2, channels, 64, (14, 14), (window, window), pad=window // 2)
     plan = compilation(spec(problem, "tma_im2col", {})).plan
-    assert [found.l2_promotion for role in ("x", "w") for found in maps(plan, role)] == [fetched, fetched]
+    assert {found.l2_promotion for role in ("x", "w") for found in maps(plan, role)} == {fetched}
     halo = compilation(spec(make("fprop", 2, channels, 64, (14, 14), (3, 3), pad=1), "tma_halo", {})).plan
     assert {found.l2_promotion for role in ("x", "w", "y") for found in maps(halo, role)} == {128}
+
+
+@pytest.mark.parametrize(
+    ("k", "options", "boxes"),
+    [
+        (136, {"tile.n": 128}, [128, 8]),
+        (128, {"tile.n": 128}, [128]),
+        (72, {"tile.n": 128}, [72]),
+        (136, {"tile.n": 128, "cluster": 2, "multicast": "b"}, [64, 8]),
+        (40, {"tile.n": 128, "cluster": 2, "multicast": "b"}, [64, 40]),
+        (136, {"tile.n": 64, "cluster": 2, "multicast": "a"}, [64, 8]),
+    ],
+)  # fmt: skip
+def test_w_s_boxes_end_with_the_last_output_channel(k: int, options: Options, boxes: list[int]) -> None:
+    """TMA takes about five times as long to make up a row as to load one."""
+    problem = make("fprop", 8, 64, k, (28, 28), (3, 3), pad=1)
+    plan = compilation(spec(problem, "tma_im2col", {"swap_ab": 0, "tile.m": 128, "split_k": 1, **options})).plan
+    assert [found.box[2] for found in maps(plan, "w")] == boxes

@@ -91,12 +91,17 @@ static u32 shared_offset(const Block* block, u32 address, u32 bytes, const char*
 
 enum class Proxy { ordinary, asynchronous };
 
+// What nothing has written is a NaN.  An MMA may read it: the rows or columns of the result that it spoils are none
+// that a right kernel stores.
+enum class Unwritten { wrong, allowed };
+
 template <class View>
 static void read_cell(Cell& cell, const Block* block, u32 offset, const View& view, Proxy proxy, const Access& access,
-                      const char* what) {
+                      const char* what, Unwritten unwritten) {
   const auto where = [&] { return shared_name(block, offset); };
   switch (cell.content) {
     case Content::nothing:
+      if (unwritten == Unwritten::allowed) break;
       finding("uninitialized", access.line, format("%s %s, which nothing has written", what, where().c_str()));
       break;
     case Content::barrier:
@@ -171,10 +176,10 @@ static void write_cell(Cell& cell, const Block* block, u32 offset, const View& v
 
 template <class View>
 static void check_read(Block* block, u32 offset, u32 bytes, const View& view, Proxy proxy, const Access& access,
-                       const char* what) {
+                       const char* what, Unwritten unwritten = Unwritten::wrong) {
   if (!machine->request->checks) return;
   block->shadow.each(offset, bytes,
-                     [&](Cell& cell, u32 at) { read_cell(cell, block, at, view, proxy, access, what); });
+                     [&](Cell& cell, u32 at) { read_cell(cell, block, at, view, proxy, access, what, unwritten); });
 }
 
 template <class View>

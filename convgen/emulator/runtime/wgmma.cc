@@ -230,7 +230,7 @@ static void check_operand(const Multiply* op, Warp* warp, u64 bits, u32 first_ro
             format("%s reaches 0x%x, outside of shared memory: start 0x%x, leading offset %u, stride %u, swizzle %u",
                    what, address, d.start, d.leading, d.stride, d.span));
     }
-    check_read(block, offset, unit, view, Proxy::asynchronous, access, what);
+    check_read(block, offset, unit, view, Proxy::asynchronous, access, what, Unwritten::allowed);
   });
 }
 

@@ -22,8 +22,8 @@ def demands(layout: Layout) -> dict[str, Any]:
     if sums := layout.gemm.problem.sums:
         traffic = traffic | {"writes": traffic["writes"] + 2 * sum(layout.partial_bytes.values())}
     return dict(
-        rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, b_rows=layout.b_rows, k=config.tile_k,
-        resident=layout.resident_bytes // layout.span, crowd=_crowd(layout, tiles),
+        rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, b_rows=layout.b_loaded, k=config.tile_k,
+        resident=_resident(layout), crowd=_crowd(layout, tiles),
         stages=config.stages, consumers=config.consumers, pingpong=config.schedule == "pingpong", blocks=config.blocks,
         k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
         stream_k=config.stream_k, rewritten=layout.rewritten, tiles=tiles, steps=layout.mean_k_blocks,
@@ -45,7 +45,7 @@ def least(layout: Layout, k_blocks: int, blocks: Iterable[int]) -> float:
     us = min(
         cost.time(
             rows=config.tile_n if config.swap_ab else config.tile_m, columns=config.columns, m=config.tile_m,
-            n=config.tile_n, b_rows=layout.b_rows, resident=layout.resident_bytes // layout.span, crowd=0.0,
+            n=config.tile_n, b_rows=layout.b_loaded, resident=_resident(layout), crowd=0.0,
             k=config.tile_k, stages=stages, consumers=config.consumers, pingpong=config.schedule == "pingpong",
             blocks=each, k_blocks=k_blocks, split_k=config.split_k, cluster=1, shared="", stream_k=0,
             tiles=int(layout.tile_count), steps=layout.mean_k_blocks,
@@ -55,6 +55,11 @@ def least(layout: Layout, k_blocks: int, blocks: Iterable[int]) -> float:
         for each in blocks
     )  # fmt: skip
     return g.prepared.time + us
+
+
+def _resident(layout: Layout) -> int:
+    """Rows of B that a block loads once."""
+    return layout.k_blocks * layout.b_loaded * layout.config.resident
 
 
 def _crowd(layout: Layout, tiles: int) -> float:

@@ -6,6 +6,7 @@ from convgen.ir.plan import Launch, Param, Workspace
 from convgen.kernels.parts import operand_tiles, partial_sums
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.elementwise import factor_pointers, size_params
+from convgen.kernels.tma_im2col import ends
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.kernels.tma_im2col.maps import a_map, b_map, c_map
 
@@ -17,13 +18,26 @@ def _assigned(layout: Layout, params: list[Param]) -> tuple[Param, ...]:
     return layout.gemm.assigned.params(layout.gemm.prepared.params(params))
 
 
+def _maps(layout: Layout) -> list[Param]:
+    """The maps of A and B, and those of their last boxes, where these have fewer rows."""
+    a, b = ends.of_a(layout), ends.of_b(layout)
+    params = [
+        Param("a_map", "tensor_map", "x", a_map(layout, a.box)),
+        Param("b_map", "tensor_map", "w", b_map(layout, b.box)),
+    ]
+    if a.differs:
+        params.append(Param("a_last_map", "tensor_map", "x", a_map(layout, a.last)))
+    if b.differs and not layout.gemm.b_columns:
+        params.append(Param("b_last_map", "tensor_map", "w", b_map(layout, b.last)))
+    return params
+
+
 def launches(layout: Layout) -> tuple[Launch, ...]:
     g, config, problem = layout.gemm, layout.config, layout.gemm.problem
     prefix, blocks = f"convgen_{problem.name}", layout.launched
     result = Param("c_map", "tensor_map", "y", c_map(layout)) if g.stores_by_tma else Param("y", "pointer", "y")
     params = [
-        Param("a_map", "tensor_map", "x", a_map(layout)),
-        Param("b_map", "tensor_map", "w", b_map(layout)),
+        *_maps(layout),
         result,
         *([PARTIALS] if config.stream_k else []),
         *operand_tiles.params(problem, (*layout.arriving, *layout.leaving) if g.stores_by_tma else (), g.plane),

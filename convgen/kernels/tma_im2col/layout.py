@@ -11,7 +11,7 @@ from convgen.kernels import base
 from convgen.kernels.parts import clusters, hopper, image_operands, operand_tiles, result_tiles
 from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.parts.partial_sums import PartialSum, image_pixels, partial_bytes, partial_sums
-from convgen.kernels.tma_im2col import prologue
+from convgen.kernels.tma_im2col import ends, prologue
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.epi_tiles import epi_tile_shape
 from convgen.kernels.tma_im2col.gemm import Gemm
@@ -137,6 +137,11 @@ class Layout(base.Layout[Config]):
         """Output channels of a k block of B: a tile's, or whole boxes where they are contiguous."""
         box = hopper.COLUMNS_BOX if self.gemm.b_columns else 1
         return -(-self.config.tile_n // box) * box
+
+    @property
+    def b_loaded(self) -> int:
+        """As `b_rows`, of those that TMA loads for a whole tile."""
+        return ends.b_rows(self)
 
     @cached_property
     def epi_tile_shape(self) -> tuple[int, int]:

@@ -12,8 +12,8 @@ from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_im2col.layout import Layout
 
 
-def a_map(layout: Layout) -> TensorMap:
-    """Boxes of tile.m pixels (of a cluster's slice) by tile.k channels: of x in im2col mode, or of the matrix
+def a_map(layout: Layout, pixels: int) -> TensorMap:
+    """Boxes of so many pixels by tile.k channels: of x in im2col mode, or of the matrix
     [pixels, channels] that a pointwise convolution has; in planes 64 pixels by tile.k channels of an image."""
     g, config, problem = layout.gemm, layout.config, layout.gemm.problem
     x, size = problem.x, g.element_bytes
@@ -23,7 +23,6 @@ def a_map(layout: Layout) -> TensorMap:
             "x", "tiled", x.dtype, (image, problem.c, problem.n), (image * size, problem.c * image * size), (1, 1, 1),
             box=(64, config.tile_k, 1), swizzle=128,
         )  # fmt: skip
-    pixels = config.tile_m // (config.cluster if config.shared == "a" else 1)
     pixel = (x.pitch or problem.c) * size
     if g.pointwise:
         return TensorMap(
@@ -41,9 +40,9 @@ def a_map(layout: Layout) -> TensorMap:
     )  # fmt: skip
 
 
-def b_map(layout: Layout) -> TensorMap:
-    """Boxes of tile.n output channels (of a cluster's slice) by tile.k channels of one tap; where output channels are
-    contiguous, of 64 of them at a time."""
+def b_map(layout: Layout, rows: int) -> TensorMap:
+    """Boxes of `rows` output channels by tile.k channels of one tap; where output channels are contiguous, of 64 of
+    them at a time."""
     g, config, problem = layout.gemm, layout.config, layout.gemm.problem
     w, size = problem.w, problem.w.element.bytes
     c, k, taps = g.channels, problem.k, problem.taps
@@ -55,7 +54,6 @@ def b_map(layout: Layout) -> TensorMap:
         )  # fmt: skip
     row = w.pitch or c
     outer = ((k, row), (taps, row * k)) if g.taps_outside else ((taps, row), (k, row * taps))
-    rows = config.tile_n // (config.cluster if config.shared == "b" else 1)
     box = (config.tile_k, rows, 1) if g.taps_outside else (config.tile_k, 1, rows)
     return TensorMap(
         "w", "tiled", w.dtype, (c, *(e for e, _ in outer)), tuple(s * size for _, s in outer), (1, 1, 1),

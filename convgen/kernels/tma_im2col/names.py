@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from convgen.kernels.tma_im2col import ends
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.kernels.tma_im2col.phases import PhaseText
 
@@ -29,6 +30,9 @@ def names(layout: Layout, tap_index: str, phases: PhaseText | None) -> dict[str,
         acc="sum" if split else "acc",
         store_columns=f"{'store' if split else 'tile'}_{axis}",
         tap_index=tap_index,
+        b_first=b_first,
+        a_end=ends.of_a(layout),
+        b_end=ends.of_b(layout),
         b_part="part" if b_first == "0" else f"{b_first} + part",
         b_place=f"{b_first}, {tap_index}" if taps_outside else f"{tap_index}, {b_first}",
         phase_index=phase_index,

@@ -73,7 +73,10 @@ def illegal_sizes(layout: Layout) -> Obstacles:
 def limits(layout: Layout) -> tuple[Limit, ...]:
     """What sizes that a call decides must not exceed."""
     found = [("pixels of the result", layout.gemm.pixels, MOST_PIXELS)]
-    found += [("bytes from one image to the next", stride, MOST_STRIDE) for stride in a_map(layout).strides[-1:]]
+    found += [
+        ("bytes from one image to the next", stride, MOST_STRIDE)
+        for stride in a_map(layout, layout.config.tile_m).strides[-1:]
+    ]
     # of each image, which threads read by its number
     of_images = (t for t in layout.gemm.problem.operands if {"n"} <= {*t.dims} <= {"n", "c", "k"})
     found += [(f"elements of {t.name}", t.span, INT_LIMIT - 1) for t in of_images]
