@@ -54,6 +54,9 @@ class NumpyLibrary:
         """As NumPy's array over the same memory."""
         return array
 
+    def wrote(self, array: Array) -> None:
+        """Say that the host's memory has other values: to a library that counts such changes."""
+
 
 class CupyLibrary(NumpyLibrary):
     """CuPy's arrays, in a GPU's memory."""
@@ -113,6 +116,11 @@ class TorchOnHost(TorchLibrary):
         import torch
 
         return array.view(getattr(torch, bits)).numpy().view(dtype)
+
+    def wrote(self, array: Array) -> None:
+        import torch
+
+        torch.autograd.graph.increment_version(array)
 
 
 NUMPY, CUPY, TORCH, TORCH_ON_HOST = NumpyLibrary(), CupyLibrary(), TorchLibrary(), TorchOnHost()

@@ -77,6 +77,7 @@ class Call:
                 self._launched(self.kernel(), views, found)
             else:
                 self._on_host([library.host(view) for view in views], library.host(found))
+                library.wrote(found)
         if self.out is not None:
             return self.out
         found = library.permuted(found, inverse(result.order))

@@ -8,11 +8,11 @@ imported: its module is taken from where its tensors came from.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Protocol, SupportsFloat
+from typing import Any, NamedTuple, Protocol, SupportsFloat
 
 from convgen.runtime import cuda, cupy_library
 from convgen.runtime.arguments import Seen, Slot, packed_strides
@@ -124,6 +124,7 @@ class TorchLibrary:
             "{a}.data_ptr()",
             "_current(_device)",
             self._raw_stream,
+            self.wrote,
         )
 
     def strides(self, slot: Slot) -> tuple[int, ...]:
@@ -140,6 +141,13 @@ class TorchLibrary:
                 return self.empty(slot, device, None)
         made = torch.empty(slot.tensor.whole.shape, dtype=slot.torch_dtype, device=_torch_device(device))
         return made if slot.packed else made[..., : slot.tensor.row]
+
+    @cached_property
+    def wrote(self) -> Callable[[Sequence[Array]], object]:
+        """Tells autograd, which counts the versions of tensors, that these have another one."""
+        torch = sys.modules["torch"]
+        # what torch's own function calls, in half of the time
+        return getattr(torch._C, "_increment_version", None) or torch.autograd.graph.increment_version
 
     @cached_property
     def _raw_stream(self) -> Callable[[int], int]:
@@ -200,6 +208,29 @@ def library_of(array: object, slot: Slot) -> Library:
         f"{slot.name} is of type {type(array).__name__}: expected a CuPy array, a torch tensor, or an object with "
         "__cuda_array_interface__ or DLPack"
     )
+
+
+class Readers(NamedTuple):
+    """How arguments of given types are read: the library that makes the result, the one that they are all of if there
+    is one, what tells the GPU of the first argument, what gives the address of each and what it should be, and which
+    of them are torch's that the call writes."""
+
+    library: Library
+    own: CupyLibrary | TorchLibrary | None
+    device_of: Callable[..., int]
+    each: tuple[tuple[Callable[..., int], Slot], ...]
+    counted: tuple[int, ...]
+
+
+def readers_of(given: Sequence[Array], slots: Sequence[Slot]) -> Readers:
+    """For arguments like these.  Raises WrongType."""
+    found = [(library_of(array, slot), slot) for array, slot in zip(given, slots, strict=False)]
+    torch = any(library is TORCH for library, slot in found if not slot.written)
+    first = found[0][0]
+    own: Any = first if first is not FOREIGN and all(library is first for library, _ in found) else None
+    counted = tuple(i for i, (library, slot) in enumerate(found) if slot.written and library is TORCH)
+    each = tuple((library.pointer, slot) for library, slot in found)
+    return Readers(TORCH if torch else CUPY, own, first.device, each, counted)
 
 
 def handle(stream: object) -> int:

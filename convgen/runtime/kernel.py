@@ -23,19 +23,11 @@ from convgen.runtime.launch import Enqueue, OnEachGpu, Program, keep, scratch_by
 from convgen.targets import TARGETS
 
 if TYPE_CHECKING:
-    from convgen.runtime.arrays import CupyLibrary, Library, TorchLibrary
+    from convgen.runtime.arrays import CupyLibrary, Readers, TorchLibrary
     from convgen.runtime.artifacts import Artifact
     from convgen.runtime.scratch import Scratch
 
 Array = Any
-#: How arguments of given types are read: the library that makes the result, the one that they are all of if there
-#: is one, what tells the GPU of the first argument, what gives the address of each and what it should be.
-Readers = tuple[
-    "Library",
-    "CupyLibrary | TorchLibrary | None",
-    Callable[..., int],
-    tuple[tuple[Callable[..., int], "Slot"], ...],
-]
 
 
 class _Launches(NamedTuple):
@@ -202,7 +194,7 @@ class Kernel:
         if out is not None:
             given = (*given, *self._each_out(out))
         types = tuple(map(type, given))
-        library, own, device_of, readers = self._readers.get(types) or self._find_readers(types, given)
+        library, own, device_of, readers, counted = self._readers.get(types) or self._read(types, given)
         device = device_of(given[0], readers[0][1])
         handle = library.stream(device) if stream is None else self._libraries.handle(stream)
         addresses = [read(array, slot, device, handle) for array, (read, slot) in zip(given, readers)]  # noqa: B905
@@ -222,6 +214,8 @@ class Kernel:
             check_addresses(self._slots, addresses, self.manifest.in_place)
             enqueue = program.prepare(key)
         enqueue()
+        if counted:
+            self._libraries.TORCH.wrote([given[i] for i in counted])
         if out is not None and lasts and own is not None and not raw:
             self._warm_up(own, given, device, (handle, *addresses[: len(given)]), enqueue)
         return result
@@ -334,15 +328,8 @@ class Kernel:
         call = ", ".join([*reads, *operands, "out=None", "seed=0" if method == ".emulate" else "stream=None"])
         raise WrongArguments(f"{self.name}: {'; '.join(problems)}\nhint: call it as {self.name}{method}({call})")
 
-    def _find_readers(self, types: tuple[type, ...], given: tuple[Array, ...]) -> Readers:
-        all_of = self._libraries
-        found = [(all_of.library_of(array, slot), slot) for array, slot in zip(given, self._slots, strict=False)]
-        torch = any(library is all_of.TORCH for library, slot in found if not slot.written)
-        readers = tuple((library.pointer, slot) for library, slot in found)
-        first = found[0][0]
-        own = first if first is not all_of.FOREIGN and all(library is first for library, _ in found) else None
-        self._readers[types] = all_of.TORCH if torch else all_of.CUPY, own, first.device, readers
-        return self._readers[types]
+    def _read(self, types: tuple[type, ...], given: tuple[Array, ...]) -> Readers:
+        return self._readers.setdefault(types, self._libraries.readers_of(given, self._slots))
 
     def _warm_up(
         self,

@@ -18,8 +18,9 @@ kernel(x, w, b=b, out=y) with arrays of CuPy it reads
             return out
         return self._call((x, w, b), {}, out, stream, workspace)
 
-A kernel that brings its own workspace also asks whether the stream is being captured, since a capture has another.
-Where a call decides sizes, arrays' shapes are part of the key.
+A call with torch's tensors then says that it wrote `out`, which autograd counts.  A kernel that brings its own
+workspace also asks whether the stream is being captured, since a capture has another.  Where a call decides sizes,
+arrays' shapes are part of the key.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def __call__(self, /, {names}, *, out=None, stream=None, workspace=None):
     except AttributeError:  # an array of another library
         pass
     if enqueue{idle}:
-        enqueue()
+        enqueue(){wrote}
         return out
     return self._call(({names},), {{}}, out, stream, workspace)
 """
@@ -51,7 +52,8 @@ _TAKEN = {"self", "out", "stream", "workspace", "handle", "enqueue", "AttributeE
 class Reading(NamedTuple):
     """A library's arrays in Python expressions: of an array `{a}` whether it is of type `_dtype_{i}`, has the shape
     that `{shape}` says, lies as `{layout}` says, and is on GPU `_device`; its layouts: packed, or with the strides
-    `_strides_{i}`; its address; the handle of the current stream.  `current` is `_current` in them."""
+    `_strides_{i}`; its address; the handle of the current stream.  `current` is `_current` in them; `wrote` is told of
+    the results, where the library wants that."""
 
     right: str
     packed: str
@@ -59,6 +61,7 @@ class Reading(NamedTuple):
     address: str
     stream: str
     current: Callable[..., Any]
+    wrote: Callable[..., Any] | None = None
 
 
 @lru_cache(maxsize=256)
@@ -98,10 +101,11 @@ def write(
         ),
         key=", ".join(key),
         stream=reading.stream,
+        wrote=f"\n        _wrote(({', '.join(results)},))" if reading.wrote else "",
         idle=" and not _capturing(handle)" if capturing else "",
     )
     values = {"_current": reading.current, "_handle": handle, "_launched": launched, "_device": device}
-    values["_capturing"] = capturing
+    values |= {"_capturing": capturing, "_wrote": reading.wrote}
     values |= {f"_shape_{i}": shape for i, shape in enumerate(shapes)}
     values |= {f"_strides_{i}": of for i, of in enumerate(strides)}
     values |= {f"_dtype_{i}": dtype for i, dtype in enumerate(dtypes)}

@@ -230,6 +230,21 @@ def test_out_is_returned_and_may_be_empty():
     assert F.conv2d(x, w, out=empty) is empty
 
 
+def test_autograd_knows_that_out_was_written():
+    x, w = torch.randn(1, 4, 6, 6), torch.randn(4, 4, 1, 1)
+    for write in (lambda out: F.conv2d(x, w, out=out), lambda out: torch.add(x, 1, out=out)):
+        out, factor = torch.zeros(1, 4, 6, 6), torch.ones(1, 4, 6, 6, requires_grad=True)
+        loss = (factor * out).sum()
+        write(out)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    with torch.inference_mode():
+        out = torch.zeros(1, 4, 6, 6)  # has no version
+        F.conv2d(x, w, out=out)
+    F.conv2d(x, w, out=out)
+    check(out, TF.conv2d(x, w))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_torchs_tensors_on_the_host_give_torchs_tensors(dtype):
     dtype = getattr(torch, dtype)

@@ -669,6 +669,7 @@ class TorchTensor:
         self.dtype = getattr(torch, tensor.element.numpy)
         self.is_cuda = place.startswith("cuda")
         self.strides = packed_strides(tensor.shape)
+        self._version = 0
 
     def data_ptr(self) -> int:
         return self.address
@@ -694,7 +695,12 @@ def torch(monkeypatch) -> ModuleType:
         setattr(made, name, kind())
     made.current = 0x70C4
     made.Tensor = type("Tensor", (TorchTensor,), {"__module__": "torch"})
-    made._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: made.current + device)
+
+    def wrote(tensors):
+        for tensor in tensors:
+            tensor._version += 1
+
+    made._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: made.current + device, _increment_version=wrote)
     made.device = lambda kind, index: f"{kind}:{index}"
 
     def empty(shape, dtype, device):
@@ -719,6 +725,32 @@ def test_torch_tensors_run_on_torchs_stream_and_give_torch(driver, torch):
     (launch,) = driver.launches
     assert launch.config.stream == 0x70C4
     assert [parameter(launch, i, ctypes.c_uint64).value for i in (1, 2, 3)] == [W, B, Y]
+
+
+@pytest.mark.parametrize("image", ["torch", "cupy"])
+def test_each_call_advances_the_version_of_what_it_writes(driver, torch, image):
+    written = torch.Tensor(RESULT, Y, torch), torch.Tensor(RESULT, Y + (1 << 20), torch)
+    tensors = {"weights": torch.Tensor(FILTER, W, torch), "b": torch.Tensor(BIAS, B, torch)}
+    tensors["image"] = torch.Tensor(IMAGE, X, torch) if image == "torch" else array(IMAGE, X)
+    k = kernel()
+    for count in (1, 2, 3):
+        for out in written:
+            k(**tensors, out=out)
+            assert out._version == count
+    assert not tensors["b"]._version
+
+
+def test_a_warm_call_advances_the_version_of_each_result(torch):
+    from convgen.runtime import arrays, warm
+
+    reading = arrays.TORCH.reading
+    outs = tuple(torch.Tensor(BIAS, address, torch) for address in (Y, Y + 64))
+    launched = {(7, X, Y, Y + 64): lambda: None}
+    types = (torch.float16, *[out.dtype for out in outs])
+    shapes = [IMAGE.shape, *[out.shape for out in outs]]
+    call = warm.write(["x"], ["out[0]", "out[1]"], reading, int, launched, 0, shapes, [None] * 3, types)
+    assert call(None, torch.Tensor(IMAGE, X, torch), out=outs, stream=7) is outs
+    assert [out._version for out in outs] == [1, 1]
 
 
 @pytest.mark.parametrize("name", ["image", "weights", "b", "out"])
