@@ -18,6 +18,7 @@ try:
 except ImportError:
     raise ImportError("convgen.torch needs PyTorch\nhint: pip install 'convgen[torch]'") from None
 
+from convgen.torch import flops as _flops  # noqa: F401
 from convgen.torch.functions import conv1d, conv2d, conv3d
 from convgen.torch.modules import Conv1d, Conv2d, Conv3d
 from convgen.torch.network.backend import compile_graph, reports

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import convgen.torch as ct  # noqa: E402
 from convgen.runtime.errors import DriverError, Misaligned  # noqa: E402
@@ -115,6 +116,16 @@ def test_gradients_that_are_not_decided_are_asked_for_again(tensors, decided, mo
     for _ in range(2):
         torch.testing.assert_close(call(grad, weight), expected, rtol=1e-4, atol=1e-4)
     assert len(asked) == (1 if decided else 2)
+
+
+def test_what_counts_flops_sees_operators(tensors, monkeypatch):
+    monkeypatch.setattr(launch, "served", lambda *given, out=None: Served(lambda *given: "made"))
+    call = sites.site("fused_conv", *ARGUMENTS)
+    assert call(*tensors) == "made"
+    with FlopCounterMode(display=False) as counter:
+        call(*tensors)
+    assert counter.get_total_flops() == 2 * 2 * 5 * 4 * 9 * 16
+    assert call(*tensors) == "made"
 
 
 def test_a_fault_of_the_driver_is_not_hidden(tensors, monkeypatch):
