@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from inspect import signature
 from typing import Any, Self
 
 import torch
@@ -81,13 +83,31 @@ def _check(module: Any, base: Any) -> None:
         raise WrongArguments(f"{kind.__name__} has a forward of its own, which would be lost")
 
 
+def _init_of(base: Any) -> Callable[..., None]:
+    """`__init__` with the parameters of torch's by name: `skip_init` looks for `device` among them."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        _Convolution.__init__(self, *args, **kwargs)
+
+    theirs, own = signature(base.__init__), signature(_Convolution.__init__).parameters
+    parameters = [*theirs.parameters.values(), own["activation"], own["tune"]]
+    vars(__init__)["__signature__"] = theirs.replace(parameters=parameters)
+    return __init__
+
+
 class Conv1d(_Convolution, torch.nn.Conv1d):
     """torch.nn.Conv1d by convgen."""
+
+    __init__ = _init_of(torch.nn.Conv1d)
 
 
 class Conv2d(_Convolution, torch.nn.Conv2d):
     """torch.nn.Conv2d by convgen."""
 
+    __init__ = _init_of(torch.nn.Conv2d)
+
 
 class Conv3d(_Convolution, torch.nn.Conv3d):
     """torch.nn.Conv3d by convgen."""
+
+    __init__ = _init_of(torch.nn.Conv3d)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import re
 from types import SimpleNamespace
@@ -232,6 +233,26 @@ def test_a_module_with_an_activation_shows_it():
     assert "activation='relu'" in repr(made) and (made(torch.randn(1, 3, 5, 5)) >= 0).all()
     with pytest.raises(ConvgenError, match="there is no activation 'rleu'"):
         ct.Conv2d(3, 4, 3, activation="rleu")
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_modules_name_their_parameters(rank):
+    theirs, ours = (getattr(of, f"Conv{rank}d") for of in (torch.nn, ct))
+    expected = [*inspect.signature(theirs).parameters.values()]
+    found = [*inspect.signature(ours).parameters.values()]
+    assert found[:-2] == expected and [p.name for p in found[-2:]] == ["activation", "tune"]
+    made = torch.nn.utils.skip_init(ours, 3, 4, 3, activation="relu")
+    assert made.weight.device.type == "cpu" and made.activation == "relu"
+    with pytest.raises(TypeError, match="unexpected keyword argument 'strides'"):
+        ours(3, 4, 3, strides=2)
+
+
+def test_a_subclass_has_parameters_of_its_own():
+    class Square(ct.Conv2d):
+        def __init__(self, width: int) -> None:
+            super().__init__(width, width, 3, padding=1)
+
+    assert list(inspect.signature(Square).parameters) == ["width"] and Square(4).weight.shape == (4, 4, 3, 3)
 
 
 def test_a_module_of_convgen_s_own_keeps_its_activation_and_tuning():
