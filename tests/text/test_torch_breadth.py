@@ -482,7 +482,7 @@ def test_optimized_models_are_modules_like_others():
     """Optimized again, as a part of a model, and under torch.compile, which leaves them as they are."""
     model, x = small(), torch.randn(1, 4, 8, 8)
     ready = fast(model, x)
-    assert fast(ready, x).model is model
+    assert fast(ready, x)._model is model
     larger = Larger(ready).eval()
     near(fast(larger, x)(x), larger(x).detach())
     assert [row.fused for row in fast(larger, x).report] == ["add relu"] * 2

@@ -70,8 +70,7 @@ def test_checkpoints_keep_the_versions_of_modules():
         around.load_state_dict(copy.deepcopy(around.state_dict()))
         torch.testing.assert_close(ready(image()), expected)
         named = {name: value.detach().clone() for name, value in ready.named_parameters()}
-        assert all(name.startswith("model.") for name in named)
-        ready.load_state_dict(named | {"model.w": named["model.w"].T})  # no versions: as of the first
+        ready.load_state_dict(named | {"w": named["w"].T})  # no versions: as of the first
         torch.testing.assert_close(ready(image()), expected)
 
 
@@ -92,12 +91,75 @@ def test_what_is_missing_is_named_as_it_is_saved():
     assert again.load_state_dict(dict(some), strict=False) == model.load_state_dict(dict(some), strict=False)
 
 
+class Wrapped(nn.Module):
+    """Has a part of the name that others give to the whole, a weight of its own, and a buffer that is not saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.scale = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), nn.Parameter(torch.ones(4, 1, 1))
+        self.register_buffer("shift", torch.zeros(4, 1, 1), persistent=False)
+
+    def forward(self, x):
+        return self.model(x) * self.scale + self.shift
+
+
+def test_weights_and_modules_are_named_as_they_are_saved():
+    model = Wrapped()
+    ready = fast(model, image())
+    assert ready.model is model.model and ready.get_submodule("model.0") is model.model[0]
+    for around, plain in ((ready, model), (nn.ModuleDict({"net": ready}), nn.ModuleDict({"net": model}))):
+        for names in ("named_parameters", "named_buffers"):
+            found, expected = dict(getattr(around, names)()), dict(getattr(plain, names)())
+            assert list(found) == list(expected) and all(found[name] is expected[name] for name in expected)
+        assert dict(around.named_modules()).keys() == dict(plain.named_modules()).keys()
+        assert all(around.get_parameter(name) is weight for name, weight in plain.named_parameters())
+        assert around.get_buffer("net.shift" if plain is not model else "shift") is model.shift
+        around.load_state_dict(dict(around.named_parameters()), strict=False)
+    assert {model, ready} <= set(ready.modules())
+
+
+def test_weights_may_be_given_to_a_call():
+    model, other = Wrapped(), Wrapped()
+    ready, weights = fast(model, image()), {name: w.detach() for name, w in other.named_parameters()}
+    with torch.no_grad():
+        before = ready(image())
+        found = torch.func.functional_call(ready, weights, image())
+        torch.testing.assert_close(found, torch.func.functional_call(model, weights, image()))
+        torch.testing.assert_close(ready(image()), before)
+
+
+def test_an_optimizer_s_step_is_seen():
+    model = Wrapped()
+    ready = fast(model, image())
+    model(image()).square().sum().backward()
+    torch.optim.SGD([{"params": [p], "name": name} for name, p in ready.named_parameters()], lr=0.01).step()
+    with torch.no_grad():
+        torch.testing.assert_close(ready(image()), model(image()))
+
+
+def test_what_is_registered_is_the_model_s_and_saved():
+    model = Wrapped()
+    ready = fast(model, image())
+    ready.register_buffer("mean", torch.ones(3))
+    ready.add_module("head", nn.Conv2d(4, 2, 1))
+    ready.register_module("tail", nn.Conv2d(4, 2, 1))
+    ready.register_parameter("gain", nn.Parameter(torch.ones(1)))
+    ready.bias, ready.last = nn.Parameter(torch.ones(1)), nn.Linear(1, 1)
+    names = {"mean", "head.weight", "tail.weight", "gain", "bias", "last.weight"}
+    assert names <= ready.state_dict().keys() == model.state_dict().keys()
+    ready.eval()
+    with pytest.raises(KeyError, match="already exists"):
+        ready.register_buffer("scale", None)
+    with torch.no_grad():
+        torch.testing.assert_close(ready(image()), model(image()))
+
+
 def test_attributes_are_set_on_the_model():
     model = Headed()
     ready = fast(model, image())
     ready.head = nn.Conv2d(4, 7, 1).eval()
     assert ready.head is model.head and ready.state_dict()["head.weight"].shape[0] == 7
-    assert [name for name, _ in ready.named_parameters() if "head.weight" in name] == ["model.head.weight"]
+    assert [name for name, _ in ready.named_parameters() if "head.weight" in name] == ["head.weight"]
     with torch.no_grad():
         torch.testing.assert_close(ready(image()), model(image()))
         ready.threshold = 1e9

@@ -84,7 +84,7 @@ def optimize(
     if tune is not None:
         known_tuning(tune)
     if isinstance(model, Optimized):
-        model = model.model
+        model = model._model
     check_model(model)
     if not isinstance(kwargs or {}, Mapping) or not all(isinstance(name, str) for name in kwargs or ()):
         raise WrongArguments(f"kwargs is {kwargs!r}: expected a dict of the arguments that are passed by name")
@@ -159,8 +159,8 @@ class Optimized(StandIn):
 
     def _look_at_model(self) -> None:
         """Raises WrongArguments."""
-        self._modes = with_modes(self.model)
-        check_model(self.model)
+        self._modes = with_modes(self._model)
+        check_model(self._model)
 
     def _changed(self) -> None:
         with tracing():
@@ -218,7 +218,7 @@ class Optimized(StandIn):
         except TypeError:  # of a structure that has no hash: nobody can tell it from others
             return self._as_it_is
         if found is None:
-            if len(self._prepared) >= most or without_data((*given.tensors(), *tensors_of(self.model))):
+            if len(self._prepared) >= most or without_data((*given.tensors(), *tensors_of(self._model))):
                 return self._as_it_is
             with tracing():
                 found = self._prepared.get(key)
@@ -237,12 +237,12 @@ class Optimized(StandIn):
             raise
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the model itself is always right
             if not limit_of_tracers(error) or given.has_arrays:
-                _try(self.model, given.args, given.kwargs)
+                _try(self._model, given.args, given.kwargs)
             if not all(tensor.numel() for tensor in given.tensors()):  # some of torch's shape functions refuse these
                 return _Ready(self._as_it_is)
             short = is_out_of_memory(error)
             why = "memory is short for the whole" if short else "the whole cannot be traced"
-            return self._in_parts(f"{why}: {told(error)}", hooks_see(self.model) or isinstance(error, MakesLayers))
+            return self._in_parts(f"{why}: {told(error)}", hooks_see(self._model) or isinstance(error, MakesLayers))
 
     #: Whether a result that is a view of an argument or a weight may be a copy.
     _may_copy_views = True
@@ -252,8 +252,8 @@ class Optimized(StandIn):
     def _in_parts(self, reason: str, is_bound: bool) -> _Ready:
         """Its parts prepare themselves when they are called, unless its functions are bound to the model itself."""
         if not self._parts and not is_bound:
-            self._parts = {name: _Part(part, self.options) for name, part in parts_of(self.model).items()}
-            self._with_parts = WithParts(self.model, {name: part.call for name, part in self._parts.items()})
+            self._parts = {name: _Part(part, self.options) for name, part in parts_of(self._model).items()}
+            self._with_parts = WithParts(self._model, {name: part.call for name, part in self._parts.items()})
         if not self._parts:
             warn(f"convgen.torch.optimize leaves the model as it is: {reason}")
             self._report = Report(notes=[f"nothing was optimized: {reason}"])
@@ -280,12 +280,12 @@ class Optimized(StandIn):
     @property
     def _itself(self) -> Callable[..., Any]:
         """What the model itself computes."""
-        function: Callable[..., Any] = self.model
+        function: Callable[..., Any] = self._model
         return function
 
     def _to_trace(self) -> tuple[Any, dict[int, Any]]:
         """As `sharing_tensors`."""
-        return sharing_tensors(self.model)
+        return sharing_tensors(self._model)
 
     def _exported(self, given: Given) -> _Ready:
         """Raises what torch.export and Inductor raise."""
@@ -293,7 +293,7 @@ class Optimized(StandIn):
         # torch.export takes one tensor that is given twice for one argument
         args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: resolved(t).detach(), (given.args, given.kwargs))
         if self._structure is None or not self._structure.holds():
-            self._structure = Structure(self.model)
+            self._structure = Structure(self._model)
         values = self._structure.values()
         model, copies = self._to_trace()
         with (
@@ -311,7 +311,7 @@ class Optimized(StandIn):
             raise MakesLayers("layers that calls make")
         if replaced := watched.registered:
             raise RuntimeError(f"parameters and buffers that calls put in the place of others: {listed(replaced)}")
-        if names and remembers(self.model, watched.names, given.args, given.kwargs):
+        if names and remembers(self._model, watched.names, given.args, given.kwargs):
             raise RuntimeError(f"attributes that calls leave to later ones: {names}")
         flat = Exported(program, given.leaves)
         weights = Weights(self._structure, values, copies, program)
@@ -321,7 +321,7 @@ class Optimized(StandIn):
         self._report = made.report
         if names:
             made.report.notes.append(f"its forward sets attributes, which stay as they were: {names}")
-        if hooks := hooked(self.model):
+        if hooks := hooked(self._model):
             made.report.notes.append(f"hooks were traced, and are not called: of {listed(hooks)}")
 
         def run(given: Given) -> Any:
@@ -340,12 +340,12 @@ class _Part(Optimized):
     @property
     def _itself(self) -> Callable[..., Any]:
         """Without the module's hooks, which whoever calls it in the module's place has called."""
-        function: Callable[..., Any] = self.model.forward
+        function: Callable[..., Any] = self._model.forward
         return function
 
     def _to_trace(self) -> tuple[Any, dict[int, Any]]:
-        model, copies = sharing_tensors(self.model)
-        if model is not self.model:
+        model, copies = sharing_tensors(self._model)
+        if model is not self._model:
             forget_hooks(model)
         return model, copies
 

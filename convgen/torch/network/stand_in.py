@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 Module: Any = torch.nn.Module
-_WITHIN = "model."
+_WITHIN = "_model."
 #: What is the same where it is written alike: 1.0 is not 1, nor 0.0 what -0.0 is.
 _PLAIN = (bool, int, float, str, type(None))
+#: What torch asks a module for by the names of `named_parameters` and `named_buffers`: the model's, as it changes.
+_OF_ITSELF = ("_parameters", "_buffers", "_non_persistent_buffers_set")
+#: What `state_dict` has, or has of.
+_SAVED = (torch.nn.Parameter, Module)
 
 
 class StandIn(Module):
@@ -20,7 +23,7 @@ class StandIn(Module):
     Names of its own begin with an underscore, or are those of its class and of what it had before `model`.
     """
 
-    model: Any
+    _model: Any
     #: Where its parts begin in the names of the module that is loaded.
     _loaded_at = ""
 
@@ -29,13 +32,39 @@ class StandIn(Module):
         for name, value in own.items():
             setattr(self, name, value)
         self.register_load_state_dict_post_hook(_by_the_names_of_the_model)
-        self.model = model
+        self._model = model
+        for name in _OF_ITSELF:
+            self.__dict__[name] = model.__dict__[name]
 
-    def _is_the_models(self, name: str) -> bool:
+    def named_modules(
+        self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Any]]:
+        """By the model's names, which `state_dict` has, and so torch names weights; the model itself has this one's."""
+        memo = set() if memo is None else memo
+        if self not in memo:
+            if remove_duplicate:
+                memo.add(self)
+            yield prefix, self
+            yield from self._model.named_modules(memo, prefix, remove_duplicate)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self._model._apply(*args, **kwargs)
+        return self
+
+    def register_buffer(self, *args: Any, **kwargs: Any) -> None:
+        self._model.register_buffer(*args, **kwargs)
+
+    def register_parameter(self, *args: Any, **kwargs: Any) -> None:
+        self._model.register_parameter(*args, **kwargs)
+
+    def add_module(self, *args: Any, **kwargs: Any) -> None:
+        self._model.add_module(*args, **kwargs)
+
+    def _is_the_models(self, name: str, value: Any = None) -> bool:
         if name.startswith("_") or name in self.__dict__ or hasattr(type(self), name):
             return False
-        model = self.__dict__.get("_modules", {}).get("model")
-        return name != "model" and hasattr(model, name)
+        model = self.__dict__.get("_modules", {}).get("_model")
+        return hasattr(model, name) or (model is not None and isinstance(value, _SAVED))
 
     def __getattr__(self, name: str) -> Any:
         """Also what the model has, such as `config`: programs ask for it."""
@@ -43,16 +72,16 @@ class StandIn(Module):
             return super().__getattr__(name)
         except AttributeError:
             # what Python itself asks for, such as __deepcopy__, is asked of this very object
-            if name.startswith("__") or "model" not in self.__dict__.get("_modules", ()):
+            if name.startswith("__") or "_model" not in self.__dict__.get("_modules", ()):
                 raise
-        return getattr(self.model, name)
+        return getattr(self._model, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not self._is_the_models(name):
+        if not self._is_the_models(name, value):
             super().__setattr__(name, value)
             return
-        before = getattr(self.model, name)
-        setattr(self.model, name, value)
+        before = getattr(self._model, name, None)
+        setattr(self._model, name, value)
         if value is not before and not (isinstance(value, _PLAIN) and repr(value) == repr(before)):
             self._changed()
 
@@ -60,7 +89,7 @@ class StandIn(Module):
         if not self._is_the_models(name):
             super().__delattr__(name)
             return
-        delattr(self.model, name)
+        delattr(self._model, name)
         self._changed()
 
     def _changed(self) -> None:
@@ -68,7 +97,7 @@ class StandIn(Module):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The model's, with the model's own names: either loads what the other saved."""
-        found = self.model.state_dict(*args, **kwargs)
+        found = self._model.state_dict(*args, **kwargs)
         at = kwargs.get("prefix") or (args[1] if len(args) > 1 else "")
         if at:  # within another module, whose loading comes to the model by this one's names
             versions = found._metadata
@@ -77,25 +106,17 @@ class StandIn(Module):
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """As the model loads it, from its names or from those of `named_parameters`."""
-        own = self.model.state_dict().keys()
-        named = {n: n.removeprefix(_WITHIN) for n in state_dict if n not in own and n.removeprefix(_WITHIN) in own}
-        if named:
-            versions = getattr(state_dict, "_metadata", None)
-            state_dict = OrderedDict((named.get(name, name), value) for name, value in state_dict.items())
-            if versions is not None:
-                state_dict._metadata = versions  # type: ignore[attr-defined]
-        return self.model.load_state_dict(state_dict, *args, **kwargs)
+        """As the model loads it."""
+        return self._model.load_state_dict(state_dict, *args, **kwargs)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        """Within another module."""
-        own = self.model.state_dict().keys()
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, versions: Any, strict: bool, *more: Any
+    ) -> None:
+        """Within another module.  The model says what is missing."""
         for name in [name for name in state_dict if name.startswith(prefix)]:
-            inner = name.removeprefix(prefix)
-            if inner in own or inner.removeprefix(_WITHIN) not in own:  # else named as `named_parameters` does
-                state_dict[prefix + _WITHIN + inner] = state_dict.pop(name)
+            state_dict[prefix + _WITHIN + name.removeprefix(prefix)] = state_dict.pop(name)
         self._loaded_at = prefix
-        super()._load_from_state_dict(state_dict, prefix, *more)
+        super()._load_from_state_dict(state_dict, prefix, versions, False, *more)
 
 
 def _by_the_names_of_the_model(stand_in: StandIn, keys: Any) -> None:
