@@ -82,15 +82,16 @@ def _conv(
             rank, batch, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode, tune
         ).squeeze(0)
     strides, dilations = by_axis("stride", stride, rank, 1), by_axis("dilation", dilation, rank, 1)
-    pads = paddings(padding, weight.shape[2:], strides, dilations)
+    image, filters = _sizes(input), _sizes(weight)
+    pads = paddings(padding, filters[2:], strides, dilations)
     lows, highs = [low for low, _ in pads], [high for _, high in pads]
     amounts, count = lows if lows == highs else lows + highs, whole("groups", groups)
     geometry = list(strides), amounts, list(dilations), count, padding_mode
-    padding_of(padding_mode, input.shape[2:], pads)  # raises
+    padding_of(padding_mode, image[2:], pads)  # raises
     steps = steps_of_activation(activation)
     if residual is not None:
-        extents = output_extents(input.shape[2:], weight.shape[2:], strides, pads, dilations)
-        _check_residual(residual, (input.shape[0], weight.shape[0], *extents))
+        extents = output_extents(image[2:], filters[2:], strides, pads, dilations)
+        _check_residual(_sizes(residual), (image[0], filters[0], *extents))
     tensors = [t for t in (input, weight, bias, residual) if t is not None]
     if input.is_complex() or _transformed(tensors, padding_mode):  # torch.nn.functional's may be several of aten's
         made = aten.composite(input, weight, bias, *geometry)
@@ -122,7 +123,7 @@ def _check(rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, residu
     if weight.dim() != rank + 2 or input.dim() not in (rank + 1, rank + 2):
         axes = f"weight of {rank + 2} axes, and input of as many, or of one less"
         raise WrongShape(f"input has shape {tuple(input.shape)} and weight {tuple(weight.shape)}: expected {axes}")
-    if bias is not None and (bias.dim() != 1 or bias.shape[0] != weight.shape[0]):
+    if bias is not None and _sizes(bias) != (_sizes(weight)[0],):
         raise WrongShape(f"bias has shape {tuple(bias.shape)}: expected {weight.shape[0]} values, one for each channel")
     for name, operand in (("bias", bias), ("residual", residual)):
         if operand is None or operand.dtype == input.dtype:
@@ -131,11 +132,23 @@ def _check(rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, residu
             raise WrongType(f"{name} has elements of {operand.dtype}, input of {input.dtype}: expected one type")
 
 
-def _check_residual(residual: Tensor, result: Sequence[int]) -> None:
+def _sizes(tensor: Tensor) -> tuple[int, ...]:
+    """The shape.  Where torch.jit.trace records, it would be of tensors, and each look at one a warning."""
+    if not torch.jit.is_tracing():
+        return tuple(tensor.shape)
+    recording = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)
+    try:
+        return tuple(tensor.shape)
+    finally:
+        torch._C._set_tracing_state(recording)
+
+
+def _check_residual(residual: Sequence[int], result: Sequence[int]) -> None:
     """Raises WrongShape where it does not broadcast to the result."""
-    lead = len(result) - residual.dim()
-    if lead < 0 or any(e not in (1, r) for e, r in zip(residual.shape, result[lead:], strict=True)):
-        raise WrongShape(f"residual has shape {tuple(residual.shape)}: it does not broadcast to {tuple(result)}")
+    lead = len(result) - len(residual)
+    if lead < 0 or any(e not in (1, r) for e, r in zip(residual, result[lead:], strict=True)):
+        raise WrongShape(f"residual has shape {tuple(residual)}: it does not broadcast to {tuple(result)}")
 
 
 _PLAIN = threading.local()

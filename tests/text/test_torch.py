@@ -466,6 +466,25 @@ def test_a_result_has_the_input_s_type(recorded):
     assert ct.conv2d(x, w.requires_grad_(recorded), residual=wide).dtype is torch.float16
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"padding": "same"}, {"padding": 2, "padding_mode": "reflect"}, {"padding": 1, "padding_mode": "circular"}],
+    ids=str,
+)
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
+def test_a_traced_layer_takes_other_sizes_and_does_not_warn(options):
+    layer = ct.Conv2d(3, 4, 3, activation="relu", **options).requires_grad_(False)
+
+    def net(x, z):
+        return ct.conv2d(layer(x), layer.weight[:, :1], padding=[(0, 2), (1, 1)], groups=4, residual=z)
+
+    traced = torch.jit.trace(net, (torch.randn(2, 3, 6, 7), torch.randn(4, 1, 1)))
+    with pytest.raises(ConvgenError, match="residual has shape"):
+        torch.jit.trace(net, (torch.randn(2, 3, 6, 7), torch.randn(5, 1, 1)))
+    x, z = torch.randn(1, 3, 9, 8), torch.randn(4, 1, 1)
+    near(traced(x, z), net(x, z))
+
+
 def test_torch_fx_traces_layers_and_functions():
     class Net(torch.nn.Module):
         def __init__(self):
