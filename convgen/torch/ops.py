@@ -104,16 +104,54 @@ def _fused_fake(
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
     transposed: bool = False, prologue: str = "",
 ) -> Tensor:  # fmt: skip
-    rank = len(stride)
-    axes = zip(input.shape[2:], weight.shape[2:], stride, padding[:rank], padding[-rank:], dilation, strict=True)
-    filters, channels = weight.shape[0], weight.shape[1] * groups
+    rank, image = len(stride), input.shape[2:]
+    margins = [low + high for low, high in zip(padding[:rank], padding[-rank:], strict=True)]
+    windows = [d * (taps - 1) + 1 for taps, d in zip(weight.shape[2:], dilation, strict=True)]
+    _check_channels(input, weight, groups, transposed)
+    filters = weight.shape[1] * groups if transposed else weight.shape[0]
     if transposed:
-        filters, channels = channels, filters
-        output = [(extent - 1) * s + d * (taps - 1) + 1 - low - high for extent, taps, s, low, high, d in axes]
+        output = [(n - 1) * s + w - m for n, s, w, m in zip(image, stride, windows, margins, strict=True)]
     else:
-        output = [(extent + low + high - d * (taps - 1) - 1) // s + 1 for extent, taps, s, low, high, d in axes]
-    torch._check(input.shape[1] == channels, lambda: f"input has {input.shape[1]} channels")
+        padded = [n + m for n, m in zip(image, margins, strict=True)]
+        _check_windows(padded, windows)
+        output = [(n - w) // s + 1 for n, s, w in zip(padded, stride, windows, strict=True)]
     return empty_in_order(input, (input.shape[0], filters, *output), order_of(input, weight))
+
+
+def _check_channels(input: Tensor, weight: Tensor, groups: int, transposed: bool) -> None:
+    """Raises RuntimeError as aten does where there are data."""
+    shape, filters = list(weight.shape), weight.shape[0]
+    torch._check(groups > 0, lambda: "non-positive groups is not supported")
+    torch._check(
+        filters % groups == 0,
+        lambda: (
+            f"Given groups={groups}, expected weight to be divisible by {groups} at dimension 0, "
+            f"but got weight of size {shape} instead"
+        ),
+    )
+    given = "transposed=1" if transposed else f"groups={groups}"
+    channels, found = filters if transposed else weight.shape[1] * groups, input.shape[1]
+    torch._check(
+        found == channels,
+        lambda: (
+            f"Given {given}, weight of size {shape}, expected input{list(input.shape)} to have {channels} "
+            f"channels, but got {found} channels instead"
+        ),
+    )
+
+
+def _check_windows(padded: Sequence[int], windows: Sequence[int]) -> None:
+    """Raises RuntimeError as aten does where there are data."""
+
+    def larger() -> str:
+        image, window = (" x ".join(map(str, sizes)) for sizes in (padded, windows))
+        return (
+            f"Calculated padded input size per channel: ({image}). Kernel size: ({window}). "
+            "Kernel size can't be greater than actual input size"
+        )
+
+    for extent, window in zip(padded, windows, strict=True):
+        torch._check(extent >= window, larger)
 
 
 def _conv_on_gpu(input: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:

@@ -187,6 +187,34 @@ def test_types_that_convgen_does_not_serve_are_torchs(dtype):
     assert torch.equal(ct.conv2d(x, w, padding=((1, 0), (0, 0))), TF.conv2d(TF.pad(x, (0, 0, 1, 0)), w))
 
 
+@pytest.mark.parametrize(
+    ("input", "weight", "options"),
+    [
+        ((1, 3, 4, 5), (5, 3, 7, 6), {}),
+        ((1, 3, 4, 5), (5, 3, 3, 3), {"dilation": [4, 1], "padding": [2, 0]}),
+        ((1, 3, 4, 5), (5, 4, 3, 3), {}),
+        ((1, 4, 4, 5), (6, 2, 3, 3), {"groups": 3}),
+        ((1, 4, 4, 5), (5, 2, 3, 3), {"groups": 2}),
+        ((1, 4, 4, 5), (5, 2, 3, 3), {"groups": 0}),
+    ],
+)
+def test_tensors_without_data_are_refused_as_those_with(input, weight, options):
+    with pytest.raises(RuntimeError) as expected:
+        TF.conv2d(torch.ones(input), torch.ones(weight), **options)
+    said = str(expected.value).replace("[[", "[").replace("]]", "]")
+    x, w = torch.ones(input, device="meta"), torch.ones(weight, device="meta")
+    for activation in (None, "relu"):
+        with pytest.raises(RuntimeError, match=re.escape(said)):
+            ct.conv2d(x, w, activation=activation, **options)
+
+
+def test_transposed_convolutions_without_data_are_refused_as_those_with():
+    x, w, geometry = torch.ones(1, 3, 4, 4), torch.ones(4, 5, 3, 3), ([1, 1], [0, 0], [1, 1], 1, "zeros", True)
+    for device in ("cpu", "meta"):
+        with pytest.raises(RuntimeError, match=r"transposed=1, .* input\[1, 3, 4, 4\] to have 4 channels, but got 3"):
+            torch.ops.convgen.fused_conv(x.to(device), w.to(device), [], "relu", *geometry)
+
+
 def test_tensors_without_data_have_shapes():
     assert ct.Conv2d(3, 4, 3, activation="relu", device="meta")(torch.empty(2, 3, 5, 6, device="meta")).shape == (
         2,
