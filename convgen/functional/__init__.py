@@ -26,7 +26,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from convgen.functional import recipe
-from convgen.functional.arrays import NUMPY, Array, library_of
+from convgen.functional.arrays import Array, library_of
 from convgen.functional.call import Call, given
 from convgen.functional.parameters import Amounts, Numbers, plain, text, whole
 from convgen.functional.pointwise import Step, activation
@@ -346,8 +346,8 @@ def _into(call: Call, out: Array | None) -> Call:
     """The call with its result in an array of the caller's, if that is given.  Raises a LaunchError's subclass."""
     if out is None:
         return call
-    if library_of(input=call.arrays[0], out=out) is NUMPY and not out.flags.writeable:
-        raise WrongArguments("out is read-only")
+    if why := library_of(input=call.arrays[0], out=out).unwritable(out):
+        raise WrongArguments(f"out is {why}")
     (known,) = given(call.library, out=out[None] if call.unbatched else out)
     return replace(call, recipe=recipe.into(call.recipe, known), out=out)
 

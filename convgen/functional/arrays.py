@@ -54,6 +54,14 @@ class NumpyLibrary:
         """As NumPy's array over the same memory."""
         return array
 
+    def stored(self, array: Array) -> Array:
+        """The array, or where its memory has other values, a copy with the same strides."""
+        return array
+
+    def unwritable(self, array: Array) -> str:
+        """Why a result cannot be written to it, if so."""
+        return "" if array.flags.writeable else "read-only"
+
     def wrote(self, array: Array) -> None:
         """Say that the host's memory has other values: to a library that counts such changes."""
 
@@ -65,6 +73,9 @@ class CupyLibrary(NumpyLibrary):
 
     def aligned(self, array: Array) -> bool:
         return array.data.ptr % WIDEST == 0
+
+    def unwritable(self, array: Array) -> str:
+        return ""
 
     def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
         import cupy
@@ -96,6 +107,17 @@ class TorchLibrary(NumpyLibrary):
         import torch
 
         return array.clone(memory_format=torch.contiguous_format)
+
+    def stored(self, array: Array) -> Array:
+        if not array.is_neg():
+            return array
+        import torch
+
+        made = torch.empty_strided(array.shape, array.stride(), dtype=array.dtype, device=array.device)
+        return made.copy_(array)
+
+    def unwritable(self, array: Array) -> str:
+        return "a negative view of torch's, whose memory has other values" if array.is_neg() else ""
 
     def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
         import torch
@@ -148,11 +170,26 @@ def _library(name: str, array: Array) -> NumpyLibrary:
                 f"{name} requires a gradient, which convgen.functional does not record"
                 f"\nhint: call convgen.torch, or pass {name}.detach()"
             )
+        _check_memory(name, array)
         if array.device.type not in ("cuda", "cpu"):
             raise WrongDevice(f"{name} is {_kind(array)}: expected a tensor on a GPU or on the CPU")
         if not array.is_cuda:
             return TORCH_ON_HOST
     return library
+
+
+def _check_memory(name: str, array: Array) -> None:
+    """Raises WrongType for a tensor whose elements are not found in memory by strides."""
+    import torch
+
+    if array.layout is not torch.strided:
+        raise WrongType(f"{name} has layout {array.layout}\nhint: pass {name}.to_dense()")
+    dispatches = type(array).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if dispatches or array.is_nested or not torch._C._has_storage(array):
+        raise WrongType(
+            f"{name} has no memory of its own: torch.func, a tracer or a subclass of torch.Tensor stands behind it"
+            "\nhint: call convgen.torch"
+        )
 
 
 @cache

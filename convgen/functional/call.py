@@ -117,7 +117,7 @@ def viewed(array: Array, view: View, library: NumpyLibrary) -> Array:
     if view.index is not None:
         array = array[(*view.index, ...)]  # an array also where no axis is left
     array = library.permuted(array, view.order)
-    return library.packed(array) if view.copied else array
+    return library.packed(array) if view.copied else library.stored(array)
 
 
 def given(library: NumpyLibrary, **arrays: Array) -> list[Given]:

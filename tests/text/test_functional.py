@@ -20,7 +20,7 @@ from convgen import functional as F
 from convgen.functional import call
 from convgen.functional.kernels import Once
 from convgen.functional.pointwise import ACTIVATIONS
-from convgen.runtime.errors import CompileError, DriverError, Overlap, WrongShape
+from convgen.runtime.errors import CompileError, DriverError, Overlap, WrongShape, WrongType
 
 torch = pytest.importorskip("torch")
 TF = torch.nn.functional
@@ -243,6 +243,34 @@ def test_autograd_knows_that_out_was_written():
         F.conv2d(x, w, out=out)
     F.conv2d(x, w, out=out)
     check(out, TF.conv2d(x, w))
+
+
+def test_tensors_without_memory_are_refused():
+    x, w = torch.randn(2, 3, 5, 6), torch.randn(4, 3, 3, 3)
+    for sparse, said in ((x.to_sparse(), "sparse_coo"), (x.to_mkldnn(), "_mkldnn")):
+        with pytest.raises(WrongType, match=rf"input has layout torch.{said}\nhint: pass input.to_dense\(\)"):
+            F.conv2d(sparse, w)
+    with torch._subclasses.FakeTensorMode() as mode:
+        fake = mode.from_tensor(x)
+    transforms = {
+        "vmap": lambda: torch.vmap(lambda x: F.conv2d(x[None], w))(x),
+        "jvp": lambda: torch.func.jvp(lambda x: F.conv2d(x, w), (x,), (x,)),
+        "fake": lambda: F.conv2d(fake, w),
+        "nested": lambda: F.conv2d(torch.nested.nested_tensor([x[0], x[0]]), w),
+    }
+    for run in transforms.values():
+        with pytest.raises(WrongType, match=r"input has no memory of its own.*\nhint: call convgen.torch"):
+            run()
+
+
+def test_negative_views_are_read_as_torch_reads_them_and_not_written():
+    whole, w, z = torch.randn(2, 5, 6, 8), torch.randn(4, 3, 3, 3), torch.randn(2, 4, 3, 4)
+    x = whole.permute(0, 3, 1, 2)[:, 2:5]  # a slice of channels, read as it lies
+    negative = torch._neg_view
+    check(F.conv2d(negative(x), negative(w), residual=negative(z)), TF.conv2d(x, w) - z)
+    check(F.conv2d(negative(x.contiguous()), w), -TF.conv2d(x, w))
+    with pytest.raises(ConvgenError, match="out is a negative view"):
+        F.conv2d(x, w, out=negative(z))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
