@@ -93,7 +93,7 @@ def _conv(
         extents = output_extents(image[2:], filters[2:], strides, pads, dilations)
         _check_residual(_sizes(residual), (image[0], filters[0], *extents))
     tensors = [t for t in (input, weight, bias, residual) if t is not None]
-    if input.is_complex() or _transformed(tensors, padding_mode):  # torch.nn.functional's may be several of aten's
+    if _is_torchs(input) or _transformed(tensors, padding_mode):  # torch.nn.functional's may be several of aten's
         made = aten.composite(input, weight, bias, *geometry)
         return _finished(made, residual, steps)
     recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
@@ -162,6 +162,11 @@ def plainly() -> Iterator[None]:
         yield
     finally:
         _PLAIN.wanted = before
+
+
+def _is_torchs(input: Tensor) -> bool:
+    """Whether it has a type or a layout (mkldnn) that torch.nn.functional takes, and convgen's operators do not."""
+    return bool(input.is_complex() or input.layout is not torch.strided)
 
 
 def _transformed(tensors: Sequence[Tensor], padding_mode: str) -> bool:

@@ -215,6 +215,17 @@ def test_transposed_convolutions_without_data_are_refused_as_those_with():
             torch.ops.convgen.fused_conv(x.to(device), w.to(device), [], "relu", *geometry)
 
 
+@pytest.mark.parametrize("padding", [0, "same"])
+def test_mkldnn_s_tensors_stay_mkldnn_s(padding):
+    x, layer = torch.randn(2, 4, 6, 7), ct.Conv2d(4, 4, 3, padding=padding, activation="relu")
+    for module in (layer, layer.requires_grad_(False)):
+        found = module(x.to_mkldnn())
+        assert found.is_mkldnn
+        near(found.to_dense(), layer(x))
+    w = layer.weight
+    near(ct.conv2d(x.to_mkldnn(), w, residual=x.to_mkldnn(), padding=1).to_dense(), TF.conv2d(x, w, padding=1) + x)
+
+
 def test_tensors_without_data_have_shapes():
     assert ct.Conv2d(3, 4, 3, activation="relu", device="meta")(torch.empty(2, 3, 5, 6, device="meta")).shape == (
         2,
