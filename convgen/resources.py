@@ -9,16 +9,25 @@ import os
 from functools import cache
 from pathlib import Path
 
+from convgen.diagnostics import ConvgenError
+
 _PACKAGE = Path(__file__).resolve().parent
+
+
+class MissingFiles(ConvgenError):
+    """Files that ship with convgen are not there, or not as files."""
 
 
 @cache
 def directory(name: str) -> Path:
-    """The folder `templates`, `grammar` or `emulator/include`.  Raises FileNotFoundError."""
+    """The folder `templates`, `grammar` or `emulator/include`.  Raises MissingFiles."""
     for base in (_PACKAGE / "_data", _PACKAGE.parent, _PACKAGE):
         if (base / name).is_dir():
             return base / name
-    raise FileNotFoundError(f"convgen's folder {name!r} is missing: the installation is incomplete")
+    if not _PACKAGE.is_dir():
+        hint = "install it with pip, or unpack the archive and put the folder on the path"
+        raise MissingFiles(f"convgen cannot run from an archive: {_PACKAGE} is no folder\nhint: {hint}")
+    raise MissingFiles(f"{_PACKAGE} has no folder {name!r}: the installation is incomplete\nhint: install it again")
 
 
 def cache_is_off() -> bool:

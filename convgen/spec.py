@@ -12,7 +12,7 @@ from pathlib import Path
 from convgen import habits
 from convgen.diagnostics import ConvgenError, RenamedWarning, closest, did_you_mean, warn
 from convgen.ir.size import whole
-from convgen.resources import directory
+from convgen.resources import MissingFiles, directory
 from convgen.targets import TARGETS, Target, other_target
 
 #: Bytes of text.
@@ -203,7 +203,7 @@ def _nearby(path: Path) -> str:
         stems = [p.stem for p in path.parent.glob("*.conv")]
         if close := path.name if path.name in stems else closest(path.stem, stems):
             hint = path.with_name(f"{close}.conv")
-    with suppress(FileNotFoundError):
+    with suppress(MissingFiles):
         shipped = [p for p in sorted(directory("specs").rglob("*.conv")) if p.stem == path.stem]
         hint = max(shipped, key=lambda p: (p.parent.name == path.parent.name, -len(p.parts)), default=hint)
     return f"\nhint: did you mean `{hint}`?" if hint else ""

@@ -8,22 +8,15 @@ from convgen.resources import directory
 from convgen.spec import UsageError, unknown
 
 
-def _root() -> Path:
-    try:
-        return directory("specs")
-    except FileNotFoundError as e:
-        raise UsageError(str(e)) from None
-
-
 def names() -> list[str]:
-    """Every suite: a spec `NAME.conv`, or a folder NAME of specs.  Raises UsageError."""
-    root = _root()
+    """Every suite: a spec `NAME.conv`, or a folder NAME of specs.  Raises MissingFiles."""
+    root = directory("specs")
     return sorted({path.relative_to(root).parts[0].removesuffix(".conv") for path in root.rglob("*.conv")})
 
 
 def find(name: str) -> list[Path]:
-    """The specs of a suite, or of one spec in a folder: FOLDER/NAME.  Raises UsageError."""
-    root = _root()
+    """The specs of a suite, or of one spec in a folder: FOLDER/NAME.  Raises UsageError, MissingFiles."""
+    root = directory("specs")
     spec = root / f"{name}.conv"
     found = [spec] if spec.is_file() else sorted((root / name).glob("*.conv"))
     if not found or name.partition("/")[0] not in names():  # "" and ".." are folders, too

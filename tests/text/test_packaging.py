@@ -136,6 +136,19 @@ def test_the_sdist_has_what_tests_and_readers_need(built):
     assert not set(wanted) - names
 
 
+def test_an_archive_is_refused_in_a_sentence(built, tmp_path):
+    """Python imports from a wheel as from any zip file; the templates in there are no files."""
+    _, wheel = built
+    (tmp_path / "layer.conv").write_text(SPEC)
+    code = "import convgen\ntry: convgen.compile('layer.conv')\nexcept convgen.ConvgenError as e: print(e)"
+    environment = {**os.environ, "PYTHONPATH": str(wheel)}
+    shown = run(sys.executable, "-c", code, cwd=tmp_path, env=environment)
+    assert shown.startswith(f"convgen cannot run from an archive: {wheel / 'convgen'} is no folder\nhint: install it")
+    command = [sys.executable, "-m", "convgen", "check", "layer.conv"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 1 and "cannot run from an archive" in done.stderr and "internal" not in done.stderr
+
+
 def test_the_installed_command_makes_the_same_source(installed, tmp_path):
     spec = tmp_path / "layer.conv"
     spec.write_text(SPEC)
