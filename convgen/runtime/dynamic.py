@@ -43,6 +43,9 @@ class DynamicKernel(Kernel):
     It is called as any other.  The sizes are read off the arguments; what they disagree in is refused.
     """
 
+    def __repr__(self) -> str:
+        return f"<convgen kernel {describe.title(self.manifest)}, of any {', '.join(self._dynamic.dims)}>"
+
     def at(self, **sizes: int) -> Kernel:
         """The kernel of these sizes; dims that are left out have those of the spec, n that of the first of `classes`.
 
@@ -240,6 +243,9 @@ class _OfSizes(Kernel):
         return (
             f"{self.name} at {self.whole._said(self._chosen)}, by the plan for the sizes below\n\n{super().explain()}"
         )
+
+    def __repr__(self) -> str:
+        return f"<convgen kernel {describe.title(self.manifest)}, at {self.whole._said(self._chosen)}>"
 
     def _repr_html_(self) -> str:
         return describe.table(self.manifest, self.whole._said(self._chosen))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_int
 from dataclasses import replace
@@ -89,6 +90,13 @@ def test_a_size_that_was_seen_takes_the_quick_call(fake, kernel, monkeypatch):
         kernel(**given[5] | {"out": given[2]["out"]}, stream=STREAM)
     kernel(**arrays(kernel, 7, 8, 9), stream=STREAM)
     assert parameter(fake.launches[-1], 4, c_int).value == 7
+
+
+def test_a_kernel_shows_its_sizes(kernel):
+    assert re.fullmatch(r"<convgen kernel layer: fprop by .* for sm_90a, of any n, h, w>", repr(kernel))
+    shown = repr(kernel).removesuffix("of any n, h, w>")
+    assert repr(kernel.at(n=3, h=20, w=21)) == f"{shown}at n=3, h=20, w=21>"
+    assert repr(kernel.at(n=1)) == f"{shown}at n=1, h=8, w=9>"
 
 
 def test_the_kernel_of_some_sizes_says_so_where_others_are_given(kernel):
