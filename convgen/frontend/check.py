@@ -17,7 +17,7 @@ from convgen.frontend import ast
 from convgen.frontend.dims import SETTING_OF, rename_dims
 from convgen.frontend.dynamic import check_dynamic
 from convgen.frontend.epilogue import ACC, Checked, check_epilogue, check_tensors
-from convgen.frontend.geometry import Geometry, Solver
+from convgen.frontend.geometry import Geometry
 from convgen.frontend.lowered import check_lowered
 from convgen.frontend.names import ARGUMENTS, Names
 from convgen.frontend.operators import LOWERING, OPERATORS, Operator
@@ -26,6 +26,7 @@ from convgen.frontend.request import Request
 from convgen.frontend.size_hints import LAYOUTS
 from convgen.frontend.sizes import Sizes
 from convgen.frontend.slices import pitch
+from convgen.frontend.solver import Solver
 from convgen.frontend.strategy import OptionRow, Renames, check_strategy, check_target
 from convgen.frontend.transposed import TransposedGeometry, TransposedSolver, exchanged
 from convgen.frontend.types import ACCUMULATOR_OF, check_types, check_unmixed

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from convgen.frontend import ast, padding
-from convgen.frontend.geometry import Amount, Geometry, Solver
+from convgen.frontend.geometry import Geometry
 from convgen.frontend.sizes import MAX_INT
+from convgen.frontend.solver import Amount, Solver
 from convgen.ir.problem import Padding, exchanged_dims
 from convgen.ir.tensor import Tensor
 
@@ -57,27 +58,29 @@ class TransposedSolver(Solver):
     def _infers_input(self, stride: int) -> bool:
         return True
 
-    def _fits(self, fill: Padding, pad: Sequence[Amount]) -> None:
+    def _fits(self, fill: Padding, inputs: Sequence[int | None], pad: Sequence[Amount]) -> None:
         setting = self._conv.first(ast.AxesSetting, "pad")
         if setting and setting.fill and fill is not Padding.ZERO:
             hint = f"leave `{fill}` out"
             self._report.error("E216", "`pad` crops the output of `op transposed`", setting.fill.span, hint)
 
-    def _axis(self, i: int, stride: int, dilation: int, pad: Amount) -> tuple[int, int, int] | None:
-        sp = self._spatial
-        x, w, y = self._get("x", sp.input[i]), self._get("w", sp.filter[i]), self._get("y", sp.output[i])
-        if not w or not (x or y):
+    def _input(self, i: int, stride: int, dilation: int, pad: Amount) -> int | None:
+        x, w, y = self._along(i)
+        if x or not (w and y):
+            return x.value if x else None
+        window = (w.value - 1) * dilation + 1
+        extent = (y.value + sum(pad) - window) // stride + 1
+        if extent < 1:
+            message = f"{y.dim} is {y.value} in `{y.tensor}`; one pixel of the input makes {window - sum(pad)}"
+            self._report.error("E209", message, y.span)
+            return None
+        return extent
+
+    def _axis(self, extent: int | None, i: int, stride: int, dilation: int, pad: Amount) -> tuple[int, int, int] | None:
+        sp, (_, w, y) = self._spatial, self._along(i)
+        if not (extent and w):
             return None
         window = (w.value - 1) * dilation + 1
-        if x:
-            extent = x.value
-        else:
-            assert y
-            extent = (y.value + sum(pad) - window) // stride + 1
-            if extent < 1:
-                message = f"{y.dim} is {y.value} in `{y.tensor}`; one pixel of the input makes {window - sum(pad)}"
-                self._report.error("E209", message, y.span)
-                return None
         least = (extent - 1) * stride + window - sum(pad)
         shown = f"({sp.input[i]} - 1) * stride + window - padding = ({extent} - 1) * {stride} + {window} - {sum(pad)}"
         if (uncropped := least + sum(pad)) > MAX_INT:

@@ -171,6 +171,7 @@ def test_arithmetic_of_sizes(a, b, c, op):
         (conv(w="f16[k, r, s, c]"), ["E207"]),
         (conv(x="f16[n=2, h, w=8, c=4]", y="f16[n, p=2, q, k]", rest="pad 3"), ["E209"]),
         (conv(x=f"f16[n=2, h={BIG}, w=8, c=4]", rest="pad 1"), ["E209"]),
+        (conv(x="f16[n=2, h=3, w=8, c=4]", w="f16[k, r, s=3, c]", rest="pad h=4 circular"), ["E207", "E209"]),
         (conv(x="f16[n=2, h=9, w=8, d=3, c=4]"), ["E208"]),  # a third axis that the output lacks
         (conv(x="f16[n=2, h=9, w=8, r=4]"), ["E203"]),
         (conv(x="f16[n2, h=9, w=8, c=4]"), ["E203"]),  # and its extent is known

@@ -13,6 +13,7 @@ from sympy import Integer
 from tma_specs import compilation, laid_out, spec
 
 from convgen import frontend
+from convgen.diagnostics import SpecError
 from convgen.ir import integer, verify
 from convgen.ir.integer import symbol
 from convgen.ir.padding import pixel_at
@@ -109,6 +110,18 @@ def test_what_is_not_padded_is_padded_with_zeros():
     assert problem_of("pad 0 reflect") == problem_of()
     assert problem_of("pad 1 nan", "op dgrad").padding is Padding.ZERO  # which does not read the padding
     assert problem_of("pad 1 reflect", "op dgrad").padding is Padding.REFLECT
+
+
+@pytest.mark.parametrize("extent", ["h=3", "h"])
+@pytest.mark.parametrize(("fill", "most"), [("reflect", 2), ("circular", 3)])
+def test_pixels_that_are_repeated_must_be_there(extent: str, fill: str, most: int):
+    """However the input's extent is found: without a number it follows from the output's."""
+    tensors = f"input x: f32[n=1, {extent}, w=9, c=4]  filter w: f32[k=4, r=9, s=9, c]  output y: f32[n, p=3, q, k]"
+    with pytest.raises(SpecError) as caught:
+        frontend.load(f"conv a {{ {tensors} pad h=4 {fill} }}")
+    (found,) = caught.value.diagnostics
+    assert found.code == "E209"
+    assert found.message == f"`pad` is 4 along h: `{fill}` makes at most {most} of the input's 3"
 
 
 # ---- who serves it -----------------------------------------------------------------------------
