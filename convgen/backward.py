@@ -17,7 +17,7 @@ from convgen.ir.problem import ConvProblem, Op, Padding, exchanged_dims
 from convgen.ir.tensor import Tensor
 from convgen.spec import Spec, UsageError
 
-#: Types of which gradients are computed.
+#: Types of which gradients are computed, and of saved results that they read: others round too much, or saturate.
 TYPES = ("f16", "bf16", "f32", "f64")
 BRANCH, SUM = "branch", "g"
 
@@ -125,7 +125,7 @@ def _through(layer: ConvProblem, after: ConvProblem | None, branch: bool) -> ep.
     body = []
     if after and after.epilogue:
         whole = ep.LocalRef(_free(SUM, taken)) if branch else ep.Acc()
-        stored = {t.name: t.dtype for t in (after.y, *after.elementwise)}
+        stored = {t.name: t.dtype for t in (after.y, *after.elementwise) if t.dtype in TYPES}
         through = backward(after.epilogue, after.y.name, stored, whole, taken)
         operands += [_saved(after, name) for name in through.reads]
         if through.value != whole:

@@ -101,7 +101,9 @@ def _unkept(epilogue: ep.Epilogue, steps: _Steps, e: Expr, result: str) -> str:
     part = next((p for p in parts if steps.from_saved(e, {name: steps.value(p)})), ep.Acc())
     hint = f"declare another result that holds what it reads: `{name} = {part}` before `{result} = {value}`"
     if isinstance(part, ep.LocalRef):
-        hint = f"declare `{part}` as a result, so that it is kept"
+        dtype = next((t.dtype for t in epilogue.results if t.name == part.name), None)
+        hint = f"`{part}` is {dtype}, which rounds too much: declare it as f32"
+        hint = hint if dtype else f"declare `{part}` as a result, so that it is kept"
     return f"{said} follows from nothing that the forward kernel keeps\nhint: {hint}"
 
 

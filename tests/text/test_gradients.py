@@ -283,6 +283,16 @@ def test_what_the_forward_kernel_does_not_keep(first: str, told: str) -> None:
     assert told in refused(BLOCK.format(first=first), only="conv2", after="conv1")
 
 
+@pytest.mark.parametrize("dtype", sorted({*DTYPES} - {*TYPES}))
+def test_results_that_round_more_than_gradients_do_are_not_read(dtype: str) -> None:
+    """An s8 of 3 may have been 2.6, or 300 saturated."""
+    kept = f"result t: {dtype}[n, p, q, k]  t = acc * 0.01  "
+    told = refused(BLOCK.format(first=kept + "y = gelu(acc) + t"), only="conv2", after="conv1")
+    assert "declare another result that holds what it reads: `t1 = " in told
+    told = refused(BLOCK.format(first=kept + "y = gelu(t)"), only="conv2", after="conv1")
+    assert f"hint: `t` is {dtype}, which rounds too much: declare it as f32" in told
+
+
 @pytest.mark.parametrize(
     ("text", "settings", "told"),
     [
