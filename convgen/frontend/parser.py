@@ -347,15 +347,26 @@ class _Parse:
         keep = braces[-1] + 1 if braces else 0
         if keep < len(self._values) and isinstance(self._values[keep], Tree):
             keep += 1  # the statements so far
-        dropped: list[Token] = []
-        for value in self._values[keep:]:
-            dropped += value.scan_values(lambda v: isinstance(v, Token)) if isinstance(value, Tree) else [value]
+        dropped = _words(self._values[keep:])
         self._cut(keep)
         return dropped
 
     def _cut(self, keep: int) -> None:
         del self._values[keep:]
         del self._parser.parser_state.state_stack[keep + 1 :]
+
+
+def _words(parts: Sequence[Token | Tree[Token]]) -> list[Token]:
+    """The words of parts of lark's tree, in the order of the text.  The tree of a long sum is deeper than Python may
+    recurse."""
+    found, pending = [], list(reversed(parts))
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Tree):
+            pending += reversed(part.children)
+        else:
+            found.append(part)
+    return found
 
 
 def _is_written(word: Token) -> bool:

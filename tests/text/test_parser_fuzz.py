@@ -79,6 +79,8 @@ EPILOGUE = (
         f"let a = {'(' * MANY}1",
         f"let a = {'-' * MANY}1",
         f"let a = {'1+' * MANY}1",
+        f"let a = {'1+' * MANY}1 +",
+        EPILOGUE.format("acc" + " + acc" * MANY + " +"),
         f"let a = {'9' * MANY}",
         EPILOGUE.format("relu(" * MANY + "acc" + ")" * MANY),
         EPILOGUE.format("!" * MANY + "acc"),
