@@ -8,6 +8,7 @@ a span in the spec where there is one, and a hint.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import sys
@@ -305,6 +306,10 @@ class Report:
 
     def __len__(self) -> int:
         return len(self._found)
+
+    def has(self, *codes: str, since: int) -> bool:
+        """Whether an error with one of these codes came after the first `since` ones."""
+        return any(d.code in codes for d in itertools.islice(self._found, since, None))
 
     def renamed(self, what: str, now: str, span: Span) -> None:
         """A name that the language had, which is read as the present one for a release."""

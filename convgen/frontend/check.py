@@ -29,7 +29,7 @@ from convgen.frontend.slices import pitch
 from convgen.frontend.solver import Solver
 from convgen.frontend.strategy import OptionRow, Renames, check_strategy, check_target
 from convgen.frontend.transposed import TransposedGeometry, TransposedSolver, exchanged
-from convgen.frontend.types import ACCUMULATOR_OF, check_types, check_unmixed
+from convgen.frontend.types import ACCUMULATOR_OF, TYPE_ERRORS, check_types, check_unmixed
 from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.epilogue import FUNCTIONS, NOT_RESERVED, Epilogue, Prologue
 from convgen.ir.problem import OPS, ConvProblem, Op, Padding
@@ -94,6 +94,7 @@ class _Block:
         renamed: Renames | None,
     ) -> list[Request]:
         conv, report = self._conv, self._report
+        before = len(report)
         self._complete()
         self._declare()
         self._types()
@@ -108,7 +109,7 @@ class _Block:
         prologue = self._prologue(geometry)
         epilogue = self._epilogue()
         operands, results = check_tensors(epilogue, self._tensors, geometry, self._sizes, report)
-        if not len(report):
+        if not report.has(*TYPE_ERRORS, since=before):
             check_unmixed(self._all_tensors, report)
         strategy, options = check_strategy(conv.first(ast.StrategySetting), strategies, self._sizes, report, renamed)
         target = check_target(conv.first(ast.NameSetting, "target"), targets, report)

@@ -14,6 +14,8 @@ from convgen.ir.dtypes import ACCUMULATORS, TENSOR_DTYPES
 ACCUMULATOR_OF = {"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64", "e4m3": "f32", "e5m2": "f32", "s8": "s32"}
 #: Pairs of types that an operator reads together, besides two of the same.
 MIXED = frozenset({frozenset({"e4m3", "e5m2"})})
+#: Codes of types that are wrong by themselves, or together.
+TYPE_ERRORS = ("E205", "E206")
 ACCUMULATOR_HINT = "s32 is for s8, f64 for f64, f32 for all other types"
 
 
@@ -36,10 +38,9 @@ def number_type(tensors: Iterable[ast.Tensor]) -> str:
 
 def check_unmixed(tensors: Sequence[ast.Tensor], report: Report) -> None:
     """f64 beside another type, which is reported once: conversions and sums of one kernel are in 32 or in 64 bits."""
-    first, *others = tensors
-    odd = next((t for t in others if (t.dtype.text == "f64") != (first.dtype.text == "f64")), None)
+    odd = next((t for t in tensors if (t.dtype.text == "f64") != (tensors[0].dtype.text == "f64")), None)
     if odd:
-        message = f"`{odd.name.text}` is {odd.dtype.text}, but `{first.name.text}` is {first.dtype.text}"
+        message = f"`{odd.name.text}` is {odd.dtype.text}, but `{tensors[0].name.text}` is {tensors[0].dtype.text}"
         report.error("E206", message, odd.dtype.span, "f64 is not mixed with other types")
 
 

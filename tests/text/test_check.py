@@ -324,6 +324,20 @@ def test_f64_is_mixed_with_no_other_type(text, message, at):
     diagnostic = only_error(text)
     assert (diagnostic.code, diagnostic.message) == ("E206", message)
     assert text_from(text, diagnostic.span).startswith(at)
+    assert diagnostic.message in [d.message for d in errors(f"let a = b {text}")]
+
+
+@pytest.mark.parametrize(
+    ("types", "found"),
+    [(("f16", "f64", "f64"), ["E206"]), (("f64", "f64", "f23"), ["E205"]), (("s32", "s32", "f64"), ["E205"])],
+)
+def test_a_wrong_type_is_not_a_mixed_one_besides(types, found):
+    x, w, y = types
+    assert codes(conv(f"{x}[n=2, h=9, w=8, c=4]", f"{w}[k=6, r=3, s=3, c]", f"{y}[n, p, q, k]")) == found
+
+
+def test_a_block_without_tensors_mixes_none():
+    assert set(codes("conv a { }")) == {"E201"}
 
 
 @pytest.mark.parametrize(
