@@ -27,9 +27,9 @@ _TAKEN = ARGUMENTS | ROLES
 
 @dataclass(frozen=True)
 class Checked:
-    """An epilogue whose names are right: the operator that it serves, its operands, its further results, its body, in
-    which the operator's result comes last, and by each further result's name the role of the tensor whose dims it
-    has."""
+    """An epilogue: the operator that it serves, its operands, its further results, its body without the assignments
+    that have an error, in which the operator's result comes last, and by name of each further result that is assigned
+    there the role of the tensor whose dims it has."""
 
     op: Operator
     operands: tuple[ast.Tensor, ...]
@@ -46,12 +46,11 @@ def check_epilogue(
     sizes: Sizes,
     report: Report,
 ) -> Checked | None:
-    """The checked epilogue; None where there is an error, which is then in the report.
+    """The checked epilogue, whose errors are in the report; None where these leave open which operator it serves.
 
     `ops` are the block's operators, none where those have an error; `tensors` its tensors by role, `names`
     the names of the block so far.
     """
-    before = len(report)
     for operand in setting.operands:
         check_dtype(operand.dtype, report)
         names.declare(operand.name, taken=_TAKEN)
@@ -67,10 +66,11 @@ def check_epilogue(
     summed = {name for name in unsure.union(sums) if op and likes[name] != op.writes}
     made = tensors[op.writes].name.text if op else None
     body = Body(setting, tensors, sums, summed, made, names, sizes, report).check()
-    if op is None or len(report) > before:
+    if op is None:
         return None
-    body = tuple(sorted(body, key=lambda a: a.name == made))
-    return Checked(op, setting.operands, setting.results, body, likes)
+    assigned = {a.name for a in body}  # any other result may be the sum of some tensor
+    likes = {name: role for name, role in likes.items() if name in assigned}
+    return Checked(op, setting.operands, setting.results, tuple(sorted(body, key=lambda a: a.name == made)), likes)
 
 
 def check_tensors(
@@ -82,12 +82,14 @@ def check_tensors(
     if epilogue is None:
         return (), ()
 
-    def like(role: str) -> Like:
-        return like_of(tensors[role], role, geometry, "the result" if role == epilogue.op.writes else "")
+    def made(t: ast.Tensor, kind: str, role: str) -> Tensor:
+        shown = "the result" if role == epilogue.op.writes else ""
+        return tensor(t, kind, like_of(tensors[role], role, geometry, shown), sizes, report)
 
+    results = {t.name.text: t for t in epilogue.results}
     return (
-        tuple(tensor(t, "operand", like(epilogue.op.writes), sizes, report) for t in epilogue.operands),
-        tuple(tensor(t, "result", like(epilogue.likes[t.name.text]), sizes, report) for t in epilogue.results),
+        tuple(made(t, "operand", epilogue.op.writes) for t in epilogue.operands),
+        tuple(made(results[name], "result", role) for name, role in epilogue.likes.items()),
     )
 
 

@@ -127,6 +127,15 @@ def test_operands_do_not_take_the_lets_of_their_dims():
         ("result s: f32[c=5] s = x y = acc", ["E208"]),
         ("result s: f16[c] s = x y = acc", ["E205"]),
         ("result t f16[k] y = acc", ["E002"]),
+        # what an error says nothing of is checked, too
+        ("operand z: f32[foo] y = bar(acc) + z", ["E203", "E302"]),
+        ("operand z: f23[k=5] y = acc + z", ["E205", "E208"]),
+        ("result t: f16[n, p, q, foo] t = acc y = bar(t)", ["E203", "E302"]),
+        ("result s: f32[c] s = x y = bar(acc)", ["E302"]),
+        ("result s: f32[c, foo] s = x y = bar(acc)", ["E203", "E302"]),
+        # nobody knows of which tensor it is the sum
+        ("result s: f32[c] s = xx y = acc", ["E301"]),
+        ("result s: f32[c] y = acc", ["E304"]),
     ],
 )
 def test_epilogues_that_cannot_be(body, found):
