@@ -98,14 +98,13 @@ class _Block:
         self._complete()
         self._declare()
         self._types()
-        lowers = self._lowers or self._lowered is not None
-        solver = TransposedSolver if any(op.exchanged for op in self.ops) else Solver
-        geometry = solver(conv, self._tensors, lowers, self._sizes, report).solve()
+        solver = self._solver()
+        geometry = solver.solve()
         pitches = {
             role: pitch(tensor, geometry.extents(role) if geometry else {}, self._sizes, report)
             for role, tensor in self._tensors.items()
         }
-        lowered = check_lowered(self._lowered, geometry, report) if self._lowered and geometry else None
+        lowered = check_lowered(self._lowered, solver.spatial, solver.known, report) if self._lowered else None
         prologue = self._prologue(geometry)
         epilogue = self._epilogue()
         operands, results = check_tensors(epilogue, self._tensors, geometry, self._sizes, report)
@@ -113,7 +112,7 @@ class _Block:
             check_unmixed(self._all_tensors, report)
         strategy, options = check_strategy(conv.first(ast.StrategySetting), strategies, self._sizes, report, renamed)
         target = check_target(conv.first(ast.NameSetting, "target"), targets, report)
-        dynamic = self._dynamic(geometry, epilogue, results)
+        dynamic = check_dynamic(conv.first(ast.DynamicSetting), self.ops, self._tensors, solver, epilogue, report)
         if geometry is None:
             return []
         tensors = [self._tensor(role, geometry, pitches.get(role)) for role in SETTING_OF]
@@ -223,6 +222,11 @@ class _Block:
         for role, name in sorted(named.items(), key=lambda item: (item[1].span.line, item[1].span.column)):
             self._names.declare(name, taken=ARGUMENTS if role in passed else None)
 
+    def _solver(self) -> Solver:
+        kind = TransposedSolver if any(op.exchanged for op in self.ops) else Solver
+        lowers = self._lowers or self._lowered is not None
+        return kind(self._conv, self._tensors, lowers, self._sizes, self._report)
+
     # --- tensors ---
 
     def _types(self) -> None:
@@ -268,12 +272,6 @@ class _Block:
         if setting is None:
             return None
         return check_prologue(setting, self.ops, self._tensors, geometry, self._names, self._sizes, self._report)
-
-    def _dynamic(
-        self, geometry: Geometry | None, epilogue: Checked | None, results: Sequence[Tensor]
-    ) -> tuple[str, ...]:
-        setting, likes = self._conv.first(ast.DynamicSetting), epilogue.likes if epilogue else {}
-        return check_dynamic(setting, self.ops, self._tensors, geometry, results, likes, self._report)
 
     def _epilogue(self) -> Checked | None:
         setting = self._pointwise(ast.EpilogueSetting)

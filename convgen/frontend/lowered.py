@@ -8,13 +8,16 @@ from itertools import chain
 from convgen import habits
 from convgen.diagnostics import Report, listing
 from convgen.frontend import ast
-from convgen.frontend.geometry import Geometry
+from convgen.ir.problem import SpatialDims
 from convgen.ir.tensor import Tensor
 
 
-def check_lowered(setting: ast.LoweredSetting, geometry: Geometry, report: Report) -> Tensor:
-    """The matrix as a tensor.  Every dim that is not 1 is a factor of one of its axes, once."""
-    extents, sp = geometry.extents("lowered"), geometry.spatial
+def check_lowered(
+    setting: ast.LoweredSetting, sp: SpatialDims, known: Mapping[str, int | None], report: Report
+) -> Tensor:
+    """The matrix as a tensor.  Every dim that is not 1 is a factor of one of its axes, once; `known` has the extents of
+    dims, as far as they are known."""
+    extents = {dim: known.get(dim) or 1 for dim in ("n", *sp.output, "c", *sp.filter)}
     factors = {"rows": ("n", *sp.output), "cols": ("c", *sp.filter), "1": (), **{dim: (dim,) for dim in extents}}
     name = setting.name.text
     axes: list[list[str]] = []

@@ -61,7 +61,10 @@ class Solver:
         self._conv, self._tensors, self._lowers = conv, tensors, lowers
         self._sizes, self._report = sizes, report
         self._rank = max((RANK_OF.get(name, 1) for name in self._mentioned()), default=1)
-        self._spatial = SPATIAL[self._rank]
+        self.spatial = SPATIAL[self._rank]
+        #: What `solve` finds, errors or not: extents of dims, and what the input is padded with.
+        self.known: dict[str, int | None] = {}
+        self.padding = Padding.ZERO
         self._stated: dict[str, dict[str, _Stated | None]] = {}
         self._windows: list[padding.Axis] = []
         needed = {"x", "w"} if lowers else SETTING_OF.keys()
@@ -94,13 +97,18 @@ class Solver:
             k = groups  # nothing reads it
         if groups:
             self._divides(groups, {"c": c, "k": k})
+        self.known |= {"n": n, "c": c, "k": k}
         axes = []
         fill = padding.filled(self._conv.first(ast.AxesSetting, "pad"), self._report)
+        if fill and (pad is None or any(map(any, pad))):
+            self.padding = fill
         if stride and dilation and pad and fill:
             each = [(i, stride[i][0], dilation[i][0], pad[i]) for i in range(self._rank)]
             inputs = [self._input(*axis) for axis in each]
             self._fits(fill, inputs, pad)
             axes = [self._axis(extent, *axis) for extent, axis in zip(inputs, each, strict=True)]
+            for dims, extents in zip(self._axes(), axes, strict=True):
+                self.known |= zip(dims, extents or (), strict=False)
         if fill and not self._unclear:
             self._missing({"n": n, "c": c, "k": k}, axes, [low for low, _ in stride or ()])
         if self._unclear or len(self._report) > before:
@@ -108,8 +116,7 @@ class Solver:
         assert n and c and k and groups and stride and dilation and pad and fill
         input_, filter_, output = zip(*(axis for axis in axes if axis), strict=True)
         (strides, _), (dilations, _), (lo, hi) = (zip(*a, strict=True) for a in (stride, dilation, pad))
-        fill = fill if any((*lo, *hi)) else Padding.ZERO
-        return self._geometry(n, c, k, input_, filter_, output, strides, dilations, lo, hi, groups, fill)
+        return self._geometry(n, c, k, input_, filter_, output, strides, dilations, lo, hi, groups, self.padding)
 
     # --- what is stated ---
 
@@ -138,7 +145,7 @@ class Solver:
 
     def _own(self, role: str) -> list[str]:
         """The dims that the tensor of a role may have, at this rank."""
-        return [d for d in ("n", "c", "k", *getattr(self._spatial, SETTING_OF[role])) if d in ROLE_DIMS[role]]
+        return [d for d in ("n", "c", "k", *getattr(self.spatial, SETTING_OF[role])) if d in ROLE_DIMS[role]]
 
     def _extent(self, dim: ast.Dim) -> int | None:
         """The extent that a dim states: written, or a let of its name."""
@@ -163,7 +170,7 @@ class Solver:
     def _amounts(self, keyword: str) -> list[Amount] | None:
         """(low, high) of stride, dilation or pad for each axis; None where one has an error."""
         least = _LEAST[keyword]
-        found: dict[str, Amount | None] = dict.fromkeys(self._spatial.input, (least, least))
+        found: dict[str, Amount | None] = dict.fromkeys(self.spatial.input, (least, least))
         setting = self._conv.first(ast.AxesSetting, keyword)
         if setting and setting.everywhere:
             found = dict.fromkeys(found, self._amount(keyword, setting.everywhere))
@@ -194,7 +201,7 @@ class Solver:
         if amount.high is not None and keyword != "pad":
             self._unclear = True
             values = [self._sizes.evaluate(e) for e in (amount.low, amount.high)]
-            axes = " ".join(f"{d}={v or 1}" for d, v in zip(self._spatial.input, (*values, values[-1]), strict=False))
+            axes = " ".join(f"{d}={v or 1}" for d, v in zip(self.spatial.input, (*values, values[-1]), strict=False))
             hint = f"only `pad` takes (low, high); an amount for each axis is written `{keyword} {axes}`"
             self._report.error("E209", f"`{keyword}` takes one value", amount.span, hint)
             return None
@@ -209,8 +216,8 @@ class Solver:
     def _axes_so_far(self, stride: list[Amount] | None, dilation: list[Amount] | None) -> list[padding.Axis]:
         """The axes before they are padded."""
         axes = []
-        for i, dim in enumerate(self._spatial.input):
-            x, w = self._get("x", dim), self._get("w", self._spatial.filter[i])
+        for i, dim in enumerate(self.spatial.input):
+            x, w = self._get("x", dim), self._get("w", self.spatial.filter[i])
             window = (w.value - 1) * dilation[i][0] + 1 if w and dilation else None
             axes.append(padding.Axis(dim, x.value if x else None, window, stride[i][0] if stride else None))
         return axes
@@ -291,14 +298,18 @@ class Solver:
         if setting is None or "x" not in self._tensors:
             return
         padding.check_type(fill, self._tensors["x"].dtype.text, setting.span, self._report)
-        for dim, extent, amounts in zip(self._spatial.input, inputs, pad, strict=True):
+        for dim, extent, amounts in zip(self.spatial.input, inputs, pad, strict=True):
             if extent:
                 padding.check_fits(fill, dim, extent, amounts, setting.span, self._report)
 
+    def _axes(self) -> list[tuple[str, str, str]]:
+        """Dims of input, filter and output along each axis."""
+        return list(zip(self.spatial.input, self.spatial.filter, self.spatial.output, strict=True))
+
     def _along(self, i: int) -> tuple[_Stated | None, _Stated | None, _Stated | None]:
         """What is stated of input, filter and output along an axis."""
-        sp = self._spatial
-        return self._get("x", sp.input[i]), self._get("w", sp.filter[i]), self._get("y", sp.output[i])
+        x, w, y = self._axes()[i]
+        return self._get("x", x), self._get("w", w), self._get("y", y)
 
     def _input(self, i: int, stride: int, dilation: int, pad: Amount) -> int | None:
         """The input's extent along an axis; None where it does not follow or has an error."""
@@ -307,14 +318,14 @@ class Solver:
             return x.value if x else None
         extent = y.value + (w.value - 1) * dilation - sum(pad)
         if not 1 <= extent <= MAX_INT:
-            message = f"{y.dim}={y.value} needs {self._spatial.input[i]}={extent}; it must be from 1 to {MAX_INT}"
+            message = f"{y.dim}={y.value} needs {self.spatial.input[i]}={extent}; it must be from 1 to {MAX_INT}"
             self._report.error("E209", message, y.span)
             return None
         return extent
 
     def _axis(self, extent: int | None, i: int, stride: int, dilation: int, pad: Amount) -> tuple[int, int, int] | None:
         """Extents of input, filter and output along an axis; None where they do not follow or have an error."""
-        sp, (x, w, y) = self._spatial, self._along(i)
+        sp, (x, w, y) = self.spatial, self._along(i)
         if not (extent and w):
             return None
         window = (w.value - 1) * dilation + 1
@@ -351,7 +362,7 @@ class Solver:
         strided = []
         for i, axis in enumerate(axes):
             if axis is None:
-                x, w, y = (getattr(self._spatial, SETTING_OF[role])[i] for role in "xwy")
+                x, w, y = self._axes()[i]
                 follows = self._get("y", y) is not None
                 if follows and not self._infers_input(strides[i]):
                     strided.append(f"{x} cannot be inferred from {y} with a stride of {strides[i]}")

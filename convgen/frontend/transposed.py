@@ -53,7 +53,7 @@ class TransposedSolver(Solver):
 
     def _axes_so_far(self, stride: list[Amount] | None, dilation: list[Amount] | None) -> list[padding.Axis]:
         # what `same` pads is the output, whose extent is to be found
-        return [padding.Axis(dim, None, None, None) for dim in self._spatial.input]
+        return [padding.Axis(dim, None, None, None) for dim in self.spatial.input]
 
     def _infers_input(self, stride: int) -> bool:
         return True
@@ -77,7 +77,7 @@ class TransposedSolver(Solver):
         return extent
 
     def _axis(self, extent: int | None, i: int, stride: int, dilation: int, pad: Amount) -> tuple[int, int, int] | None:
-        sp, (_, w, y) = self._spatial, self._along(i)
+        sp, (_, w, y) = self.spatial, self._along(i)
         if not (extent and w):
             return None
         window = (w.value - 1) * dilation + 1

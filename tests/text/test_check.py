@@ -389,8 +389,10 @@ def test_operators_that_cannot_be(ops, count):
     assert codes(conv(rest=f"op {ops}")) == ["E213"] * count
 
 
-def lowering(matrix: str, op: str = "im2col", x: str = "f32[n=2, h=9, w=8, c=4]", rest: str = "") -> str:
-    return f"conv a {{ input x: {x} filter w: f32[r=3, s=2] lowered m: {matrix} op {op} {rest} }}"
+def lowering(
+    matrix: str, op: str = "im2col", x: str = "f32[n=2, h=9, w=8, c=4]", w: str = "f32[r=3, s=2]", rest: str = ""
+) -> str:
+    return f"conv a {{ input x: {x} filter w: {w} lowered m: {matrix} op {op} {rest} }}"
 
 
 @pytest.mark.parametrize(
@@ -429,6 +431,8 @@ def test_dims_of_extent_1_need_not_be_in_a_lowered_matrix():
         (lowering("f32[rows, cols]", rest="epilogue { m = acc }"), ["E305"]),
         (lowering("f32[rows, cols]", op="fprop"), ["E201", "E214"]),
         (conv(rest="op im2col"), ["E201"]),
+        # extents that disagree hide nothing of the matrix
+        (lowering("f32[foo, n*n]", w="f32[r=3, s=2, c=3]"), ["E203", "E204", "E208", "E214"]),
     ],
 )
 def test_lowered_matrices_that_cannot_be(text, found):

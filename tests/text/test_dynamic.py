@@ -158,6 +158,29 @@ def test_what_cannot_be_dynamic(setting: str, op: str, message: str):
         compilation(setting, op)
 
 
+def errors(text: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        driver.load(Spec(text))
+    return [d.code for d in caught.value.diagnostics]
+
+
+def test_other_errors_hide_nothing_of_it():
+    settings = "dynamic k foo  pad 1 reflect  epilogue { result s: f32[k]  s = acc  y = bar(acc) }"
+    text = (
+        "conv a {{ input x: f16[n=1, h=8, w=8, c=8] filter w: f16[k=8, r=3, s=3, c={}] output y: f16[n, p, q, k] {} }}"
+    )
+    assert errors(text.format(4, settings)) == ["E208", "E217", "E217", "E217", "E302"]
+    settings = settings.replace("k foo  pad 1 reflect", "n h")
+    assert errors(text.format(4, settings)) == ["E208", "E217", "E302"]
+
+
+def test_of_a_dim_that_is_written_wrong_nothing_is_said_here():
+    text = "conv a {{ input x: f16[{}, h=8, w=8, c=8] filter w: f16[k=8, r=3, s=3, c=8] output y: f16[n, p, q, k] {} }}"
+    assert errors(text.format("m=1, f=3", "dynamic n d")) == ["E203", "E203"]
+    results = "dynamic w  epilogue { result s: f16[n, p, qq, k]  s = acc  y = acc }"
+    assert errors(text.format("n=1", results)) == ["E203"]
+
+
 def test_sums_need_fixed_sizes():
     text = SPEC.format(setting="dynamic n", op="fprop").replace("y = relu", "result s: f32[k]\n s = acc\n y = relu")
     with pytest.raises(SpecError, match="`s` is summed over `n`, which therefore must be fixed"):
