@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from convgen import habits
 from convgen.diagnostics import Report, Span, listing
@@ -25,6 +26,7 @@ _STATING = {*SETTING_OF.values(), *_LEAST, "groups"}
 
 #: (low, high); the same twice for stride and dilation.
 Amount = tuple[int, int]
+S = TypeVar("S", bound=ast.Setting)
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Solver:
             self._divides(groups, {"c": c, "k": k})
         self.known |= {"n": n, "c": c, "k": k}
         axes = []
-        fill = padding.filled(self._conv.first(ast.AxesSetting, "pad"), self._report)
+        fill, *_ = [padding.filled(setting, self._report) for setting in self._each(ast.AxesSetting, "pad")]
         if fill and (pad is None or any(map(any, pad))):
             self.padding = fill
         if stride and dilation and pad and fill:
@@ -167,11 +169,18 @@ class Solver:
         self._unclear |= value is None
         return value
 
+    def _each(self, kind: type[S], *keywords: str) -> list[S | None]:
+        """A setting, as often as it is given: the first is meant, and all may have errors."""
+        return [*self._conv.all(kind, *keywords)] or [None]
+
     def _amounts(self, keyword: str) -> list[Amount] | None:
         """(low, high) of stride, dilation or pad for each axis; None where one has an error."""
+        first, *_ = [self._by_axis(keyword, setting) for setting in self._each(ast.AxesSetting, keyword)]
+        return None if keyword in self._conv.lost else first
+
+    def _by_axis(self, keyword: str, setting: ast.AxesSetting | None) -> list[Amount] | None:
         least = _LEAST[keyword]
         found: dict[str, Amount | None] = dict.fromkeys(self.spatial.input, (least, least))
-        setting = self._conv.first(ast.AxesSetting, keyword)
         if setting and setting.everywhere:
             found = dict.fromkeys(found, self._amount(keyword, setting.everywhere))
         seen, unknown = set[str](), list[str]()
@@ -195,7 +204,7 @@ class Solver:
             found[name] = self._amount(keyword, axis.amount)
         amounts = [a for a in found.values() if a]
         self._unclear |= bool(unknown)
-        return amounts if len(amounts) == len(found) and not unknown and keyword not in self._conv.lost else None
+        return amounts if len(amounts) == len(found) and not unknown else None
 
     def _amount(self, keyword: str, amount: ast.Amount) -> Amount | None:
         if amount.high is not None and keyword != "pad":
@@ -232,9 +241,11 @@ class Solver:
         return self._sizes.evaluate(e, hints)
 
     def _groups(self) -> int | None:
-        setting = self._conv.first(ast.GroupsSetting)
-        groups = self._checked("`groups`", self._evaluate(setting.value), 1, setting.value) if setting else 1
-        return None if "groups" in self._conv.lost else groups
+        first, *_ = [
+            self._checked("`groups`", self._evaluate(setting.value), 1, setting.value) if setting else 1
+            for setting in self._each(ast.GroupsSetting)
+        ]
+        return None if "groups" in self._conv.lost else first
 
     def _get(self, role: str, name: str) -> _Stated | None:
         return self._stated.get(role, {}).get(name)

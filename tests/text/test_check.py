@@ -223,6 +223,8 @@ def test_the_largest_extents():
         ("conv a { }", ["E201"] * 3),
         ("conv a { op im2col }", ["E201"] * 3),
         (conv(rest="stride 1 stride 1 groups 1 groups 1"), ["E202", "E202"]),
+        (conv(rest="stride 2 stride 0 groups 1 groups -1"), ["E202", "E209", "E202", "E209"]),
+        (conv(rest="pad 1 pad v=1 frob"), ["E202", "E203", "E216"]),
         (conv(rest="input z: f16[n=2]"), ["E202"]),
         (conv() + conv(), ["E101"]),
         (conv(rest="op fprop dgrad") + conv().replace("conv a", "conv a_dgrad"), ["E101"]),
