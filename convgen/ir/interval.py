@@ -23,18 +23,22 @@ from convgen.ir.tensor import Tensor
 @dataclass(frozen=True)
 class Rounding:
     """Of a type of values.  `eps` is relative, with room for division and for contraction to fma.  Below `tiny`,
-    intermediates of functions may flush or overflow to 0 (exp(x) near x = 88, in float32).  An intermediate beyond
-    `largest`, the type's largest finite number, is infinite."""
+    intermediates of functions may flush or overflow to 0 (exp(x) near x = 88, in float32)."""
 
+    dtype: type[numpy.floating]
     eps: float
     tiny: float
-    largest: float
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number: an intermediate beyond it is infinite."""
+        return float(numpy.finfo(self.dtype).max)
 
 
 #: Of float64, the reference rounds as a kernel does: both have half of `eps`.
 ROUNDING = {
-    "f32": Rounding(2.0**-22, 2.0**-120, float(numpy.finfo(numpy.float32).max)),
-    "f64": Rounding(2.0**-50, 2.0**-1000, float(numpy.finfo(numpy.float64).max)),
+    "f32": Rounding(numpy.float32, 2.0**-22, 2.0**-120),
+    "f64": Rounding(numpy.float64, 2.0**-50, 2.0**-1000),
 }
 
 
@@ -117,16 +121,15 @@ def prologue_interval(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any
 
 
 def _evaluate(
-    body: Iterable[ep.Assignment], exact: Mapping[str, Array], acc: Interval | None, on: _Operations
+    body: Iterable[ep.Assignment], given: Mapping[str, Array], acc: Interval | None, on: _Operations
 ) -> dict[str, Interval]:
-    """Exact values and what the assignments give, by name."""
-    values = {name: Interval(v, v) for name, v in exact.items()}
+    """Values of tensors and what the assignments give, by name."""
+    values = {name: on.converted(v) for name, v in given.items()}
 
     def go(e: ep.Expr) -> Interval:
         match e:
             case ep.Number():
-                exact = on.constant(e.value)
-                return exact if e.value == int(e.value) else on.rounded(exact)
+                return on.converted(on.xp.full((), e.value))
             case ep.Acc() if acc:
                 return on.rounded(acc)  # an integer accumulator is converted to float32
             case ep.OperandRef() | ep.LocalRef() | ep.TensorRef():
@@ -189,6 +192,14 @@ class _Operations:
         return Interval(
             *(xp.where(abs(end) > self.rounding.largest, xp.copysign(xp.inf, end), end) for end in (low, high))
         )
+
+    def converted(self, value: Array) -> Interval:
+        """A value in the kernel's type, which does not hold every integer or written number: those are rounded."""
+        held = value.astype(self.rounding.dtype) == value
+        if held.all():
+            return Interval(value, value)
+        near = self.rounded(Interval(value, value))
+        return Interval(*(self.xp.where(held, value, end) for end in (near.low, near.high)))
 
     def unknown_where(self, condition: Array, x: Interval) -> Interval:
         return Interval(*(self.xp.where(condition, self.xp.nan, end) for end in (x.low, x.high)))

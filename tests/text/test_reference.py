@@ -541,6 +541,30 @@ def test_float32_epilogues_stay_within_the_bounds(expression, seed):
     assert report or "nothing of y could be checked" in report.message, report
 
 
+def test_integers_that_float32_does_not_hold_are_rounded_ones():
+    """A kernel converts an s32 operand as it converts acc: 2^24 + 1 becomes 2^24.  5 stays 5."""
+    base = make(c=2, k=3, dtype="s8")
+    base = dataclasses.replace(base, y=dataclasses.replace(base.y, dtype="s32"))
+    z = Tensor("z", "operand", "s32", base.y.dims, base.y.extents)
+    value = ep.Call("max", (ep.OperandRef("z"), ep.Acc()))
+    problem = with_epilogue(base, (ep.Assignment("y", value),), z)
+    arrays = {role: np.zeros(getattr(problem, role).shape, np.int8) for role in "xw"}
+    for number, right, wrong in ((2**24 + 1, 2**24, 2**24 - 8), (5, 5, 6)):
+        arrays["z"] = np.full(z.shape, number, np.int32)
+        assert verify.check(problem, arrays, np.full(base.y.shape, right, np.int32))
+        assert not verify.check(problem, arrays, np.full(base.y.shape, wrong, np.int32))
+
+
+@pytest.mark.parametrize(("more", "results"), [(1, [0.0, 1.0, 2.0]), (2, [2.0])])
+def test_numbers_that_float32_does_not_hold_are_rounded_ones(more, results):
+    base = make(**SMALL)
+    difference = ep.Binary("-", ep.Number(2.0**24 + more), ep.Number(2.0**24))
+    problem = with_epilogue(base, (ep.Assignment("y", difference),))
+    arrays = verify.random_inputs(problem, 16)
+    for result in (0.0, 1.0, 2.0, 64.0):
+        assert bool(verify.check(problem, arrays, np.full(base.y.shape, result, np.float16))) == (result in results)
+
+
 def test_what_lies_beyond_a_domain_is_not_checked():
     """sqrt(acc) is a NaN for half of the elements: another value there counts for nothing; the other half is held to
     its bounds."""
