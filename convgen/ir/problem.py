@@ -17,11 +17,11 @@ from typing import Any
 from convgen.diagnostics import ConvgenError
 from convgen.ir import dynamic
 from convgen.ir.epilogue import Epilogue, Prologue
+from convgen.ir.pixels import Padding, coordinates_read
 from convgen.ir.size import of_dim
 from convgen.ir.tensor import Tensor
 
 SECTOR = 32  #: Bytes that memory moves together.
-MOST_TAPS = 4096  #: Of an axis, whose pixels are counted one by one.
 
 
 class Op(enum.StrEnum):
@@ -30,22 +30,6 @@ class Op(enum.StrEnum):
     WGRAD = "wgrad"
     IM2COL = "im2col"
     COL2IM = "col2im"
-
-
-class Padding(enum.StrEnum):
-    """What a window reads beyond the input.  `reflect`, `replicate` and `circular` repeat pixels of the input, as
-    numpy.pad's modes reflect, edge and wrap do; the gradients of the copies add up in the pixel."""
-
-    ZERO = "zero"
-    REFLECT = "reflect"
-    REPLICATE = "replicate"
-    CIRCULAR = "circular"
-    NAN = "nan"
-
-    @property
-    def repeats(self) -> bool:
-        """Whether pixels of the input stand there."""
-        return self not in (Padding.ZERO, Padding.NAN)
 
 
 @dataclass(frozen=True)
@@ -88,21 +72,6 @@ def exchanged_dims() -> dict[str, str]:
     """Each dim of the input under the output's name for it, and the other way round: a convolution seen from behind."""
     pairs = [("c", "k"), *((i, o) for i, o in zip(SPATIAL[3].input, SPATIAL[3].output, strict=True))]
     return dict(pairs) | {o: i for i, o in pairs}
-
-
-def coordinates_read(extent: int, outputs: int, taps: int, stride: int, dilation: int, pad: int) -> int:
-    """How many coordinates of an axis of x are in some window: a stride beyond the filter steps over others.
-
-    All of them where the taps are too many to go through."""
-    if taps > MOST_TAPS:
-        return extent
-    count, reached = 0, dict[int, int]()
-    for first in range(-pad, taps * dilation - pad, dilation):
-        phase, end = first % stride, first + outputs * stride
-        start = max(first, phase, reached.get(phase, 0))  # the taps before this one have read what is before
-        count += max(-(-(min(end, extent) - start) // stride), 0)
-        reached[phase] = end
-    return count
 
 
 class BadName(ConvgenError):
@@ -312,7 +281,7 @@ class ConvProblem:
         axes = (self.spatial.input, self.input, self.output, self.filter, self.stride, self.dilation, self.pad_lo)
         for dim, extent, *window in zip(*axes, strict=True):
             if self.x.stride(dim) * self.x.element.bytes >= SECTOR:
-                read = read // extent * coordinates_read(extent, *window)
+                read = read // extent * coordinates_read(self.padding, extent, *window)
         return read
 
     def with_images(self, n: int) -> ConvProblem:
