@@ -202,7 +202,8 @@ class _Steps:
             scale = value.diff(ACC)
             if scale.is_Number and scale != 0:
                 rest = sympy.expand_mul(value - scale * ACC)
-                if not rest.free_symbols & self._of_acc:  # nor in a comparison, which is flat
+                known = not rest.free_symbols & self._of_acc  # nor in a comparison, which is flat
+                if known and self._divisors(rest) <= self._divisors(e):
                     e = e.subs(ACC, (symbol(name) - rest) / scale)
                     continue
             times, value = value.as_coeff_Mul()
@@ -229,7 +230,7 @@ class _Steps:
     def _solved(self, e: Expr, name: Symbol, value: Expr, scale: Expr) -> Expr:
         """The expression with a result in the place of its value, a multiple of the accumulator by an operand and
         something added: also of multiples of that, whose parts stand in order of their own.  The expression itself
-        where something would be divided by the operand, which may be 0."""
+        where something would be, or was, divided by an operand, which may be 0."""
         rest = sympy.expand_mul(value - scale * ACC)
         if scale == 0 or (scale.free_symbols | rest.free_symbols) & {ACC, *self._of_acc}:
             return e
@@ -243,9 +244,14 @@ class _Steps:
 
         for before in (e, e.replace(is_linear, sympy.expand_mul)):
             found = before.replace(reads, lambda x: sympy.expand_mul(x.subs(ACC, acc)))
-            if _divisors(found) <= _divisors(e):
+            if self._divisors(found) | self._divisors(scale) <= self._divisors(e):
                 return found
         return e
+
+    def _divisors(self, e: Expr) -> set[Expr]:
+        """What is divided by on the way to an expression."""
+        powers = (power for part in self.behind(e) for power in part.atoms(Pow))
+        return {power.base for power in powers if power.exp.is_negative}
 
 
 def _stored(times: Expr, bound: Expr, within: str, dtype: str) -> Expr:
@@ -267,10 +273,6 @@ def _stored(times: Expr, bound: Expr, within: str, dtype: str) -> Expr:
 _NARROW = ("f16", "bf16")
 #: Stands behind every step.
 RESULT = Symbol("inf ")
-
-
-def _divisors(e: Expr) -> set[Expr]:
-    return {power.base for power in e.atoms(Pow) if power.exp.is_negative}
 
 
 def _index(step: Symbol) -> float:

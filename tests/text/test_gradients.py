@@ -72,6 +72,7 @@ FIRST = {
         SCALED.format("0.1 * (acc + b - 0.25) * s + 0.5") + "y = gelu(t)",
         "saved_t saved_s",
     ),
+    "silu beside a quotient": (SCALED.format("acc + b + 1 / s") + "y = silu(t)", "saved_t"),
     "max of multiples of a multiple": (
         SCALED.format("(acc + b) * s + 0.15") + "y = max(t, 0.25 * t)",
         "saved_t saved_s",
@@ -277,6 +278,9 @@ def refused(text: str, **settings) -> str:
         (BIAS + "u = acc + b  y = silu(u)", "declare `u` as a result, so that it is kept"),
         ("y = acc * silu(acc)", "`t = acc` before `y = acc * silu(acc)`"),
         (BIAS + "operand t: f32[k]  y = relu(acc + b) + t", "`t1 = relu(acc + b)` before `y = relu(acc + b) + t`"),
+        # where b is 0, t is infinite, and acc is not known
+        (BIAS + "result t: f32[n, p, q, k]  t = acc / b  y = acc * acc + acc", "`t1 = acc` before"),
+        (BIAS + "result t: f32[n, p, q, k]  t = acc + 1 / b  y = acc * acc", "`t1 = acc` before"),
     ],
 )
 def test_what_the_forward_kernel_does_not_keep(first: str, told: str) -> None:
