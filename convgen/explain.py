@@ -7,7 +7,6 @@ a table (`tables`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,6 +30,7 @@ from convgen.ir.plan import Plan, TensorMap
 from convgen.ir.problem import OPS, PLACES, ConvProblem, Op, Padding
 from convgen.tables import Explanation, Table
 from convgen.targets import DEFAULT_TARGET, TARGETS, Target
+from convgen.units import duration, si
 
 if TYPE_CHECKING:
     from convgen.frontend.request import Request
@@ -111,7 +111,7 @@ def _summary(problem: ConvProblem) -> Table:
     fill = "" if problem.padding is Padding.ZERO else f" {problem.padding}"
     tensors = [("reads", t) for t in (*problem.reads, *problem.operands)] + [("writes", t) for t in problem.results]
     rows = [
-        *((what, f"{t}, {_si(t.bytes, 'B')}") for what, t in tensors),
+        *((what, f"{t}, {si(t.bytes, 'B')}") for what, t in tensors),
         ("window", f"stride {axes(problem.stride)}, pad {axes(pads)}{fill}, dilation {axes(problem.dilation)}"),
         ("groups", str(problem.groups)),
         ("accumulates in", problem.accumulate),
@@ -136,21 +136,21 @@ def _roofline(problem: ConvProblem, gpu: Gpu, plan: Plan | None) -> Table:
     flops, traffic = 2 * problem.macs, problem.min_bytes
     least = moving = traffic / gpu.memory.per_second
     rate = gpu.memory
-    rows = [("move each tensor once", _si(traffic, "B"), _si(rate.per_second, "B/s"), _us(moving), rate.source)]
-    note = f"At least {_us(moving)} on {gpu.name}: all memory, no arithmetic."
+    rows = [("move each tensor once", si(traffic, "B"), si(rate.per_second, "B/s"), duration(moving), rate.source)]
+    note = f"At least {duration(moving)} on {gpu.name}: all memory, no arithmetic."
     if flops:
         rate = product_rate(problem, gpu, plan)
         computing = flops / rate.per_second
         least = max(moving, computing)
         rows.append(
-            ("multiply and add", _si(flops, "FLOP"), _si(rate.per_second, "FLOP/s"), _us(computing), rate.source)
+            ("multiply and add", si(flops, "FLOP"), si(rate.per_second, "FLOP/s"), duration(computing), rate.source)
         )
         bound = "arithmetic" if computing >= moving else "memory"
-        note = f"At least {_us(least)}, bound by {bound} on {gpu.name}: {flops / traffic:.0f} FLOP per byte."
+        note = f"At least {duration(least)}, bound by {bound} on {gpu.name}: {flops / traffic:.0f} FLOP per byte."
     if plan and plan.us:
         of_another = gpu != plan.target.gpu
         share = f" on {plan.target.gpu.name}" if of_another else f", {least * 1e6 / plan.us:.0%} of the roofline"
-        note += f" The plan is estimated at {_us(plan.us * 1e-6)}{share}."
+        note += f" The plan is estimated at {duration(plan.us * 1e-6)}{share}."
     return _roofline_table(rows, note)
 
 
@@ -286,8 +286,8 @@ def _strategies(
         obstacles = strategy.obstacles(problem, target, options.get(name, {}))
         if not obstacles:
             found = strategy.plan(problem, target, options.get(name, {}))
-            time = _us(found.us * 1e-6) if found.us else "-"
-            rows.append((name, "yes", time, _si(sum(w.bytes for w in found.workspaces), "B"), strategy.summary))
+            time = duration(found.us * 1e-6) if found.us else "-"
+            rows.append((name, "yes", time, si(sum(w.bytes for w in found.workspaces), "B"), strategy.summary))
         for i, o in enumerate(obstacles):
             reason = f"{o.message} ({o.hint})" if o.hint else o.message
             rows.append(("" if i else name, "" if i else "no", "", "", reason))
@@ -298,7 +298,7 @@ def _strategies(
 
 
 def _plan(plan: Plan) -> list[Table]:
-    rows = [*plan.rows, *(("workspace", f"{w.name}, {_si(w.bytes, 'B')}") for w in plan.workspaces)]
+    rows = [*plan.rows, *(("workspace", f"{w.name}, {si(w.bytes, 'B')}") for w in plan.workspaces)]
     tables = [Table(f"Plan for {plan.target}", ("", ""), tuple(rows))]
     maps = [(p.name, p.map) for launch in plan.launches for p in launch.params if p.map]
     if maps:
@@ -315,16 +315,3 @@ def _map(m: TensorMap) -> tuple[str, ...]:
     if m.mode == "im2col":
         box = f"{m.channels} channels x {m.pixels} pixels, corners {row(m.lower)} to {row(m.upper)}"
     return m.buffer, m.mode, row(m.dims), row(m.strides), row(m.element_strides), box, str(m.swizzle)
-
-
-# --- numbers ----------------------------------------------------------------------------------------
-
-
-def _si(value: float, unit: str) -> str:
-    """Three significant digits with a prefix: 1.85 GFLOP."""
-    power = min(max(int(math.log10(value)) // 3, 0), 5) if value >= 1 else 0
-    return f"{value / 1000**power:.3g} {'_kMGTP'[power].strip('_')}{unit}"
-
-
-def _us(seconds: float) -> str:
-    return f"{seconds * 1e6:.3g} us" if seconds >= 1e-9 else "< 0.001 us"

@@ -30,6 +30,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
 from convgen.kernels.config import Option
 from convgen.targets import TARGETS
+from convgen.units import si
 
 _ROLE_OF = {keyword: role for role, keyword in SETTING_OF.items()}
 
@@ -323,7 +324,7 @@ def _block(problem: ConvProblem) -> str:
     from convgen.explain import formulas
 
     rows = "\n".join(f"{f.name} = {f.after}" for f in formulas(problem))
-    facts_ = f"{2 * problem.macs / 1e9:.3g} GFLOP, {_bytes(problem.min_bytes)} at least"
+    facts_ = f"{si(2 * problem.macs, 'FLOP')}, {si(problem.min_bytes, 'B')} at least"
     return f"**{problem.name}**: {problem.op}, {facts_}\n\n```\n{rows}\n```"
 
 
@@ -345,12 +346,8 @@ def _dim(name: str, problem: ConvProblem | None) -> str:
 def _tensor(problem: ConvProblem, role: str, name: str) -> str:
     tensor = problem.tensor(role)
     dims = ", ".join(f"{d}={e}" for d, e in zip(tensor.dims, tensor.shape, strict=True))
-    return f"`{name}: {tensor.dtype}[{dims}]`, {_bytes(tensor.bytes)}"
+    return f"`{name}: {tensor.dtype}[{dims}]`, {si(tensor.bytes, 'B')}"
 
 
 def _option(option: Option) -> str:
     return f"`{option.name}`: {option.doc}; {option.legal}"
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e6:.3g} MB" if count >= 1e5 else f"{count / 1e3:.3g} KB" if count >= 1e3 else f"{count} bytes"

@@ -11,6 +11,7 @@ from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Layout
 from convgen.picture import COLORS, Picture
+from convgen.units import duration
 
 _WIDTH = 640
 #: Cells of an axis that get lines of their own.
@@ -138,10 +139,11 @@ def times(rows: Mapping[str, float], least: float) -> str:
     most = max([*rows.values(), least])
     scale = (_WIDTH - 240) / most
     picture = Picture(_WIDTH, 40 + 24 * len(rows), "Times")
-    picture.text(170 + least * scale, 14, f"roofline {least:.3g} us", "quiet small", "middle")
+    picture.text(170 + least * scale, 14, f"roofline {duration(least * 1e-6)}", "quiet small", "middle")
     for i, (name, us) in enumerate(rows.items()):
         picture.text(162, 40 + 24 * i, name, "ink small", "end")
-        picture.rectangle(170, 28 + 24 * i, us * scale, 16, "a", f"{us:.3g} us", faint=i > 0)
-        picture.text(176 + us * scale, 40 + 24 * i, f"{us:.3g} us", "ink small")
+        shown = duration(us * 1e-6)
+        picture.rectangle(170, 28 + 24 * i, us * scale, 16, "a", shown, faint=i > 0)
+        picture.text(176 + us * scale, 40 + 24 * i, shown, "ink small")
     picture.line(170 + least * scale, 20, 170 + least * scale, 28 + 24 * len(rows), "b", "4 3")
     return str(picture)

@@ -94,6 +94,11 @@ def test_a_convolution_s_geometry_is_whole(suite):
         assert whole(pictures.geometry(compilation.request.problem))
 
 
+def test_long_times_are_milliseconds():
+    shown = pictures.times({"direct": 2162.4, "im2col": 999.6}, 34.21)
+    assert all(f">{time}<" in shown for time in ("2.16 ms", "1 ms", "roofline 34.2 us"))
+
+
 @pytest.mark.parametrize(
     "golden",
     ["col2im_gather", "depthwise_bands", "direct_wgrad", "implicit_gemm_first_layer_wgmma", "implicit_gemm_grouped",

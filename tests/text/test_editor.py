@@ -68,9 +68,9 @@ def test_diagnostics_are_those_of_check_and_warnings():
         ("batch", 1, "`batch = 8`"),
         ("n=batch", 0, "`n`: images of the batch, 8"),
         ("p, q", 0, "`p`: height of the output, 14"),
-        ("x:", 0, "`x: f16[n=8, h=14, w=14, c=64]`, 0.201 MB"),
-        ("b: f32", 0, "`b: f32[k=128]`, 512 bytes"),
-        ("b\n", 0, "`b: f32[k=128]`, 512 bytes"),
+        ("x:", 0, "`x: f16[n=8, h=14, w=14, c=64]`, 201 kB"),
+        ("b: f32", 0, "`b: f32[k=128]`, 512 B"),
+        ("b\n", 0, "`b: f32[k=128]`, 512 B"),
         ("f16", 0, "float16, 2 bytes an element"),
         ("relu", 0, "`relu(x)`: max(x, 0)"),
         ("acc", 0, facts.ACC),
@@ -79,7 +79,7 @@ def test_diagnostics_are_those_of_check_and_warnings():
         ("stages", 0, "`stages`: "),
         ("sm_90a", 0, "compute capability 9.0, such as NVIDIA H200"),
         ("pad", 0, facts.KEYWORDS["pad"]),
-        ("layer", 0, "fprop, 0.231 GFLOP"),
+        ("layer", 0, "fprop, 231 MFLOP"),
     ],
 )
 def test_hover_says_what_a_word_means(what, nth, said):

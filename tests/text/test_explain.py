@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from problems import make, problems
 from rich.console import Console
 
@@ -24,6 +25,7 @@ from convgen.kernels import strategies
 from convgen.kernels.base import Obstacle
 from convgen.spec import Spec
 from convgen.targets import TARGETS
+from convgen.units import duration, si
 
 
 @dataclass
@@ -122,6 +124,30 @@ def test_roofline():
     assert "At least 1.5 us, bound by memory" in moved  # over 4.3 TB/s
     lowering = str(explain(make("im2col", c=3, lowered="c*r*s,p*q")))
     assert "no arithmetic" in lowering
+
+
+def test_figures_are_rounded_before_they_get_a_prefix():
+    text = str(explain(make(n=3, c=3, k=1, input=(111111,), filter=(1,))))
+    assert "x: f16[n=3, w=111111, c=3], 2 MB" in text  # 1,999,998 bytes
+    text = str(explain(make(n=8, c=4096, k=4096, input=(64, 64), pad=1, dtype="f32")))
+    assert re.search(r"multiply and add +9.9 TFLOP .* [\d.]+ ms", text) and not re.search(r"\de\+\d", text)
+
+
+@given(st.floats(1, 1e40), st.sampled_from(["B", "FLOP"]))
+def test_figures_have_three_digits_and_no_exponent(value, unit):
+    shown = si(value, unit)
+    number, prefixed = shown.split(" ")
+    prefix = prefixed.removesuffix(unit)
+    size = 1000.0 ** (" kMGTPEZYRQ".index(prefix) if prefix else 0)
+    assert float(number) * size == pytest.approx(value, rel=0.00501)
+    assert "e" not in number and (float(number) < 1000 or prefix == "Q")
+
+
+@given(st.floats(1e-9, 1e5))
+def test_times_have_three_digits_and_no_exponent(seconds):
+    number, unit = duration(seconds).split(" ")
+    assert float(number) * {"us": 1e-6, "ms": 1e-3, "s": 1}[unit] == pytest.approx(seconds, rel=0.00501)
+    assert "e+" not in number and (float(number) < 1000 or unit == "s")
 
 
 def test_a_matrix_of_each_image():
