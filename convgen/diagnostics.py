@@ -249,6 +249,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean `{close}`?" if close else None
 
 
+#: Unknown names of a file that are compared with those that it knows.
+_MOST_GUESSES = 50
 #: How much of two words is the same, of 1, where one may be a misspelling of the other.
 _CLOSE = 0.6
 
@@ -303,6 +305,7 @@ class Report:
     def __init__(self) -> None:
         self._found: dict[Diagnostic, None] = {}
         self._renamed: dict[tuple[Span, str], None] = {}
+        self._guesses = 0
 
     def __len__(self) -> int:
         return len(self._found)
@@ -310,6 +313,12 @@ class Report:
     def has(self, *codes: str, since: int) -> bool:
         """Whether an error with one of these codes came after the first `since` ones."""
         return any(d.code in codes for d in itertools.islice(self._found, since, None))
+
+    def did_you_mean(self, name: str, known: Iterable[str]) -> str | None:
+        """A hint where one of the known names is close, for the first unknown names of a file: a file may know
+        thousands, and each takes a comparison."""
+        self._guesses += 1
+        return did_you_mean(name, known) if self._guesses <= _MOST_GUESSES else None
 
     def renamed(self, what: str, now: str, span: Span) -> None:
         """A name that the language had, which is read as the present one for a release."""

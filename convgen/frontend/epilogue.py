@@ -377,7 +377,8 @@ class Body:
             return "the convolution's sum is `acc`"
         if constant := habits.CONSTANTS.get(habits.plain(name)):
             return f"write `{constant}`"
-        return did_you_mean(name, known) or f"declare it: `operand {name}: f32[{self.dim}]`, with its own dims"
+        declare = f"declare it: `operand {name}: f32[{self.dim}]`, with its own dims"
+        return self._report.did_you_mean(name, known) or declare
 
     def _call(self, e: ast.Call) -> ir.Expr | None:
         name = e.function.text

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping
 
 from convgen import habits
-from convgen.diagnostics import Report, did_you_mean, listing
+from convgen.diagnostics import Report, listing
 from convgen.frontend import ast
 from convgen.frontend.dims import SETTING_OF, dim_meant
 from convgen.frontend.names import Names
@@ -140,7 +140,8 @@ class Sizes:
                 "E102", f"`{e.name}` is used before its `let`", e.span, "a let can use only the lets above it"
             )
         else:
-            hint = hints.get(e.name) or did_you_mean(e.name, self._declared) or f"declare it: `let {e.name} = ...`"
+            hint = hints.get(e.name) or self._report.did_you_mean(e.name, self._declared)
+            hint = hint or f"declare it: `let {e.name} = ...`"
             self._report.error("E102", f"no let is named `{e.name}`", e.span, hint)
         return None
 

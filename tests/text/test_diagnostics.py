@@ -223,6 +223,21 @@ def test_names_that_are_far_from_a_misspelled_one_take_no_time():
     assert did_you_mean("batch", [*names, "batches", "batch_size"]) == "did you mean `batches`?"
 
 
+@pytest.mark.parametrize("statement", ["let size{0} = sise{0}", "size{0} = acc + sise{0}"])
+def test_many_unknown_names_are_no_trouble(statement: str):
+    """The first have hints; to compare each with all names of the file would take calls by the square."""
+    lines = "\n".join(statement.format(i) for i in range(1000))
+    lets, assigned = (lines, "") if statement.startswith("let") else ("", lines)
+    text = f"""{lets}
+        conv a {{
+          input x: f16[n=1, h=8, w=8, c=8]  filter w: f16[k=8, r=3, s=3, c=8]  output y: f16[n, p, q, k]
+          epilogue {{ {assigned}\n  y = acc }}
+        }}"""
+    assert calls(lambda: errors(text)) < 3_000_000
+    hints = [str(d.hint) for d in errors(text).diagnostics]
+    assert "did you mean" in hints[1] and "declare it" in hints[-1]
+
+
 def test_listings():
     assert listing(["a"]) == "`a`" and listing(["a", "b"]) == "`a` or `b`"
     assert listing(["a", "b", 3], "and") == "`a`, `b` and `3`"
