@@ -14,8 +14,8 @@ from convgen.picture import COLORS, Picture
 from convgen.units import duration
 
 _WIDTH = 640
-#: Cells of an axis that get lines of their own.
-_MOST_CELLS = 40
+#: Cells of an axis that get lines, or rectangles, of their own; and tiles, down and to the right.
+_MOST_CELLS, _MOST_TILES = 40, (200, 40)
 
 
 def geometry(problem: ConvProblem, alone: bool = False) -> str:
@@ -37,12 +37,12 @@ def geometry(problem: ConvProblem, alone: bool = False) -> str:
     )
     picture.rectangle(right, top, w.output * scale, h.output * scale, "c", "the output", faint=True)
     at_h, at_w = min(1, h.output - 1), min(1, w.output - 1)
-    for r in range(h.taps):
-        for s in range(w.taps):
+    for r, high in h.marks:
+        for s, wide in w.marks:
             picture.rectangle(
                 left + (at_w * w.stride + s * w.dilation) * scale,
                 top + (at_h * h.stride + r * h.dilation) * scale,
-                scale, scale, "b", f"tap {r}, {s}", faint=True,
+                wide * scale, high * scale, "b", f"tap {r}, {s}", faint=True,
             )  # fmt: skip
     picture.rectangle(right + at_w * scale, top + at_h * scale, scale, scale, "c", f"output pixel {at_h}, {at_w}")
     if max(h.padded, w.padded) <= _MOST_CELLS:
@@ -62,6 +62,12 @@ class _Axis:
         self.stride, self.dilation = of(problem.stride), of(problem.dilation)
         self.pad, high = of(problem.pad_lo, 0), of(problem.pad_hi, 0)
         self.padded = self.pad + self.input + high
+
+    @property
+    def marks(self) -> list[tuple[int, int]]:
+        """The taps that are drawn, each with the pixels that it and those up to the next one span."""
+        step = math.ceil(self.taps / _MOST_CELLS)
+        return [(i, (min(step, self.taps - i) - 1) * self.dilation + 1) for i in range(0, self.taps, step)]
 
 
 def _cells(picture: Picture, left: float, top: float, columns: int, rows: int, scale: float) -> None:
@@ -88,11 +94,11 @@ def tiles(plan: Plan) -> str:
     picture.text(100, 20, said, "ink small")
     picture.text(100, 40, f"gemm_m: {m}", "quiet small")
     picture.text(92, 56 + columns * tile_n * scale_n / 2, f"gemm_n: {n}", "quiet small", "end")
-    step = max(1, rows // 200)
-    for i in range(0, rows, step):
-        for j in range(columns):
-            high, wide = min(tile_m * step, m - i * tile_m), min(tile_n, n - j * tile_n)
-            title = f"tile {i}, {j}: {min(tile_m, m - i * tile_m)} x {wide}"
+    step_m, step_n = (math.ceil(tiles / most) for tiles, most in zip((rows, columns), _MOST_TILES, strict=True))
+    for i in range(0, rows, step_m):
+        for j in range(0, columns, step_n):
+            high, wide = min(tile_m * step_m, m - i * tile_m), min(tile_n * step_n, n - j * tile_n)
+            title = f"tile {i}, {j}: {min(tile_m, m - i * tile_m)} x {min(tile_n, n - j * tile_n)}"
             x, y = 100 + i * tile_m * scale_m, 48 + j * tile_n * scale_n
             picture.rectangle(x, y, max(high * scale_m - 1, 0.5), max(wide * scale_n - 1, 0.5), "a", title)
     return str(picture)

@@ -94,6 +94,20 @@ def test_a_convolution_s_geometry_is_whole(suite):
         assert whole(pictures.geometry(compilation.request.problem))
 
 
+LARGE = """conv a {{
+  input x: f16[n=64, h={0}, w={0}, c=64]  filter w: f16[k={1}, r={0}, s={0}, c=64]  output y: f16[n, p, q, k]
+  strategy implicit_gemm {{ tile m=64 n=64 k=64 }}  target sm_90a
+}}"""
+
+
+@pytest.mark.parametrize(("taps", "channels"), [(1000, 64), (1, 2**20), (1, 2**20 - 8)])
+def test_pictures_of_large_layers_are_small(taps, channels):
+    """Many taps, or tiles, share a rectangle."""
+    (compilation,) = driver.choose_all(driver.Spec(LARGE.format(taps, channels)))
+    for picture in (pictures.geometry(compilation.request.problem), pictures.tiles(compilation.plan)):
+        assert whole(picture) and len(picture) < 1_000_000
+
+
 def test_long_times_are_milliseconds():
     shown = pictures.times({"direct": 2162.4, "im2col": 999.6}, 34.21)
     assert all(f">{time}<" in shown for time in ("2.16 ms", "1 ms", "roofline 34.2 us"))
