@@ -30,13 +30,13 @@ from convgen.frontend.solver import Solver
 from convgen.frontend.strategy import OptionRow, Renames, check_strategy, check_target
 from convgen.frontend.transposed import TransposedGeometry, TransposedSolver, exchanged
 from convgen.frontend.types import ACCUMULATOR_OF, TYPE_ERRORS, check_types, check_unmixed
-from convgen.ir.dtypes import TENSOR_DTYPES
+from convgen.ir.dtypes import DTYPES, TENSOR_DTYPES
 from convgen.ir.epilogue import FUNCTIONS, NOT_RESERVED, Epilogue, Prologue
 from convgen.ir.problem import OPS, ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 
-#: Elements of a tensor; offsets in bytes then fit 64 bits.
-MAX_ELEMENTS = 1 << 62
+#: Bytes of a tensor, so that offsets fit 64 bits.
+MAX_BYTES = 1 << 63
 P = TypeVar("P", bound=ast.PointwiseSetting)
 _RESERVED = {ACC: "the accumulator in epilogues"} | dict.fromkeys(
     (name for name in FUNCTIONS if name not in NOT_RESERVED), "a function of epilogues"
@@ -255,8 +255,9 @@ class _Block:
 
     def _small_enough(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
-            if tensor.whole.size > MAX_ELEMENTS:
-                message = f"`{tensor.name}` has {tensor.whole.size} elements; at most {MAX_ELEMENTS} can be addressed"
+            element = DTYPES[tensor.dtype].bytes if tensor.dtype in DTYPES else 1
+            if (size := tensor.whole.size * element) > MAX_BYTES:
+                message = f"`{tensor.name}` has {size} bytes; at most {MAX_BYTES} can be addressed"
                 self._report.error("E212", message, self._names.span(tensor.name) or self._conv.name.span)
 
     def _pointwise(self, kind: type[P]) -> P | None:

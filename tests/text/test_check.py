@@ -190,6 +190,15 @@ def test_extents_that_cannot_be(text, found):
     assert codes(text) == found
 
 
+@pytest.mark.parametrize(("dtype", "size"), [("s8", 1), ("f16", 2), ("f32", 4), ("f64", 8)])
+def test_offsets_in_bytes_fit_64_bits(dtype, size):
+    def text(c: int) -> str:
+        return conv(f"{dtype}[n={2**30}, w={2**20}, c={c}]", f"{dtype}[k=1, c]", f"{dtype}[n, q, k]")
+
+    assert problem(text(2**13 // size)).x.bytes == 2**63
+    assert codes(text(2**13 // size + 1)) == ["E212"]
+
+
 def test_an_extent_that_a_let_gives_unseen_is_explained():
     (found,) = errors("let n = 8 " + conv())
     assert (found.code, found.message) == ("E208", "n is 8 in `y`, but n is 2 in `x`")
