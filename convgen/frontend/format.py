@@ -20,6 +20,8 @@ from convgen.frontend.tokens import END, tokens
 
 _INDENT, _CONTINUED = 2, 4
 _COMMENT = re.compile(r"#[^\n]*|\n")
+#: Ends of lines, which also end the grammar's comments, on other systems.
+_OTHER_END = re.compile(r"\r\n?")
 _OPENING, _CLOSING = frozenset({"LSQB", "LPAR"}), frozenset({"RSQB", "RPAR"})
 #: Statements that begin a line.
 _OWN_LINE = frozenset({"LET", "CONV", "INPUT", "FILTER", "OUTPUT", "LOWERED"})
@@ -27,7 +29,7 @@ _OWN_LINE = frozenset({"LET", "CONV", "INPUT", "FILTER", "OUTPUT", "LOWERED"})
 
 def formatted(text: str, path: str = "<text>") -> str:
     """The text in the one layout.  Raises SpecError where it does not follow the grammar."""
-    text = text.removeprefix("\ufeff")
+    text = _OTHER_END.sub("\n", text.removeprefix("\ufeff"))
     report = Report()
     spec = parse(text, report)
     if len(report):

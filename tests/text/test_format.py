@@ -128,8 +128,10 @@ def test_any_white_space(text):
     assert formatted(made) == made
 
 
-def test_line_ends_and_marks_of_other_systems_go():
-    assert formatted("\ufeff" + TIDY.replace("\n", "\r\n")) == TIDY
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_line_ends_and_marks_of_other_systems_go(end):
+    assert formatted("\ufeff" + TIDY.replace("\n", end)) == TIDY
+    assert formatted("\ufeff" + UNTIDY.replace("\n", end)) == TIDY
 
 
 def test_a_text_with_errors_is_refused():
