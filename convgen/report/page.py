@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from html import escape
 
@@ -44,24 +45,36 @@ pre{background:var(--raised);padding:.75rem;overflow-x:auto;margin:.5rem 0}
 
 def page(compilations: Iterable[Compilation], progress: Callable[[str], None] = lambda _: None) -> str:
     """A page of convolutions, each with its choice made."""
-    found = list(compilations)
-    title = ", ".join(c.name for c in found)
-    links = "".join(f'<a href="#{c.name}">{escape(c.name)}</a>' for c in found) if len(found) > 1 else ""
+    found = _by_anchor(compilations)
+    title = ", ".join(c.name for c in found.values())
+    links = "".join(f'<a href="#{anchor}">{escape(c.name)}</a>' for anchor, c in found.items())
     body: list[str] = []
-    for c in found:
+    for anchor, c in found.items():
         progress(f"explaining {c.name}")
-        body += _convolution(c)
+        body += _convolution(c, anchor)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)} - convgen</title>\n'
         '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
         f'<link rel="icon" href="data:,"><style>{_CSS}{STYLE}</style></head>\n<body>\n'
-        f"<nav>{links}</nav>\n" + "\n".join(body) + f'\n<p class="note">convgen {__version__}</p>\n</body></html>\n'
+        f"<nav>{links if len(found) > 1 else ''}</nav>\n"
+        + "\n".join(body)
+        + f'\n<p class="note">convgen {__version__}</p>\n</body></html>\n'
     )
 
 
-def _convolution(c: Compilation) -> Iterator[str]:
-    """The parts of one convolution's page."""
-    problem, plan, name = c.request.problem, c.plan, c.name
+def _by_anchor(compilations: Iterable[Compilation]) -> dict[str, Compilation]:
+    """By the names that links go by: a name that specs repeat gets a number, behind a sign that no name has."""
+    found: dict[str, Compilation] = {}
+    count = Counter[str]()
+    for c in compilations:
+        count[c.name] += 1
+        found[f"{c.name}-{count[c.name]}" if count[c.name] > 1 else c.name] = c
+    return found
+
+
+def _convolution(c: Compilation, name: str) -> Iterator[str]:
+    """The parts of one convolution's page, under the name that links go by."""
+    problem, plan = c.request.problem, c.plan
     tables = {table.title.split(" on ")[0].split(" for ")[0]: table for table in c.explain().tables}
     line = _timeline(c)
     parts: dict[str, Iterable[str]] = {
@@ -77,7 +90,7 @@ def _convolution(c: Compilation) -> Iterator[str]:
     }
     shown = {title: "".join(part) for title, part in parts.items()}
     shown = {title: part for title, part in shown.items() if part}
-    yield f'<h1 id="{name}">{escape(name)}: {problem.op} by {plan.strategy}</h1>'
+    yield f'<h1 id="{name}">{escape(c.name)}: {problem.op} by {plan.strategy}</h1>'
     yield f"<p><code>{escape(plan.configuration)}</code></p>"
     yield "<nav>" + "".join(f'<a href="#{_id(name, t)}">{t}</a>' for t in shown) + "</nav>"
     for title, part in shown.items():

@@ -132,3 +132,11 @@ def test_a_page_of_several_links_to_each():
     spec = SPEC.replace("pad 1", "pad 1  op fprop dgrad")
     text = report.page(driver.choose_all(driver.Spec(spec.split("strategy")[0] + "strategy direct target sm_80 }")))
     assert '<a href="#traced_fprop">' in text and 'id="traced_dgrad-line-1"' in text
+
+
+def test_convolutions_of_one_name_have_anchors_of_their_own():
+    """A page may be of several specs, each with its layer `traced`."""
+    spec = driver.Spec(SPEC.split("strategy")[0] + "strategy direct target sm_80 }")
+    text = report.page([*driver.choose_all(spec), *driver.choose_all(spec)])
+    ids = re.findall(r' id="([^"]*)"', text)
+    assert len(ids) == len(set(ids)) and set(re.findall(r'href="#([^"]*)"', text)) <= set(ids)
