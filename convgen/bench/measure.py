@@ -26,6 +26,9 @@ MOST_SETS = 32
 #: A replay lasts about this long; a kernel so slow that one round of the sets takes `LONGEST_MS` does less.
 REPLAY_MS = 1.5
 LONGEST_MS = 15.0
+#: A graph with fewer launches is taken where so many times as many would be enough: another capture gains little.
+NEARLY = 1.3
+SHORTEST_MS = REPLAY_MS / NEARLY
 #: Replays that count: fewer of a kernel so slow that they would take longer than MOST_MS together.
 REPLAYS = 8
 MOST_MS = 100.0
@@ -99,7 +102,7 @@ def capture(run: Callable[[int], object], sets: int, backend: Backend, hopeless_
             graph = backend.capture(lambda n=launches: _cycle(run, n, sets))  # type: ignore[misc]
             made = Captured(graph, launches, min(backend.replay(graph, 1 + ROUGH_REPLAYS)[1:]), run)
             wanted = _launches(made.ms / launches, sets)
-            if wanted <= 1.3 * launches or (made.us > hopeless_us and made.ms > ROUGH_MS):
+            if wanted <= NEARLY * launches or (made.us > hopeless_us and made.ms > ROUGH_MS):
                 return made
             launches = min(wanted, 32 * launches)  # the first, short graphs are mostly overhead
 

@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from convgen import __version__
+from convgen.bench.measure import MOST_SETS, REST, ROTATED_BYTES, ROUNDS, SHORTEST_MS
 
 #: How everything in a file was measured.
 METHOD = (
-    "CUDA-graph replay in one process, median of replays of 1.5 ms or more; N(0,1) data; inputs and outputs rotated "
-    "over 150 MB (32 sets at most). All columns and baselines of a layer side by side: three rounds, in turn, each "
-    "behind a rest of twice its work, the order reversed from round to round; the best round counts. cuDNN through "
-    "PyTorch: channels_last, benchmark=True, tuned anew for each round. Kernels are launched alone, but for the column "
-    "`chain`, where each starts behind the one before it (dependent launch). GEMM: torch.matmul of the lowered "
-    "problem's size. FLOPs count the halo; roofline: the larger of FLOPs over a large GEMM's rate and least bytes over "
-    "a large copy's rate, both measured in the same run."
+    f"CUDA-graph replay in one process, median of replays of {SHORTEST_MS:.3g} ms or more; N(0,1) data; inputs and "
+    f"outputs rotated over {ROTATED_BYTES / 1e6:.0f} MB ({MOST_SETS} sets at most). All columns and baselines of a "
+    f"layer side by side: {ROUNDS} rounds, in turn, each behind a rest of {REST:.0f} times its work, the order "
+    "reversed from round to round; the best round counts. cuDNN through PyTorch: channels_last, benchmark=True, tuned "
+    "anew for each round. Kernels are launched alone, but for the column `chain`, where each starts behind the one "
+    "before it (dependent launch). GEMM: torch.matmul of the lowered problem's size. FLOPs count the halo; roofline: "
+    "the larger of FLOPs over a large GEMM's rate and least bytes over a large copy's rate, both measured in the same "
+    "run."
 )
 
 

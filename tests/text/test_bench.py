@@ -24,7 +24,7 @@ from convgen.bench import backend as backends
 from convgen.bench import baselines, build, measure, plot, runner, suites
 from convgen.bench.baselines import GemmShape, NoBaseline, Peaks
 from convgen.bench.build import Failure, Job
-from convgen.bench.results import Result, Row, Run, command, geomean, summarize
+from convgen.bench.results import METHOD, Result, Row, Run, command, geomean, summarize
 from convgen.bench.runner import Bench, Column, Entry, is_bias_relu, with_bias_relu
 from convgen.ir import verify
 from convgen.ir.dtypes import numpy_dtype
@@ -142,6 +142,14 @@ def test_a_launch_is_timed_by_graphs_that_are_long_enough(us: float, sets: int):
     assert timing.launches * us <= max(us, 1000 * measure.LONGEST_MS) * 1.01
     assert set(used) == set(range(sets))
     assert used[-timing.launches :] == [i % sets for i in range(timing.launches)]
+
+
+@given(us=st.floats(0.5, 20_000), sets=st.integers(2, 32))
+def test_replays_are_as_long_as_results_say(us: float, sets: int):
+    backend = FakeBackend()
+    made = measure.capture(lambda i: setattr(backend, "spent", backend.spent + us), sets, backend)
+    (least,) = re.findall(r"replays of ([\d.]+) ms or more", METHOD)
+    assert made.ms >= float(least)
 
 
 def test_the_spread_is_that_of_the_replays_that_count():
