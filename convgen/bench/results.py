@@ -184,8 +184,8 @@ class Run:
         )
 
 
-#: Folders before a file: of an absolute path, and of JSON, which results are.
-_FOLDERS = re.compile(r"(^|=)(/(.*/)?|[^=]*/(?=[^/]*\.json$))")
+#: What stands before a file or a last folder: of an absolute path, and of JSON, which results are.
+_FOLDERS = re.compile(r"(^|=)(/(.*/)?(?=[^/])|[^=]*/(?=[^/]*\.json$))")
 
 
 def command() -> str:

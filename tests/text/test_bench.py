@@ -571,6 +571,8 @@ def test_a_file_has_the_figures_and_where_they_come_from():
         (["benchmarks/unseen.py", "--out=/home/me/out/unseen.json"], "benchmarks/unseen.py --out=unseen.json"),
         (["/opt/bin/convgen", "bench", "specs/a.conv", "-D", "n=8"], "convgen bench specs/a.conv -D n=8"),
         (["/opt/lib/convgen/__main__.py", "bench", "/home/me/a.conv"], "convgen bench a.conv"),
+        (["convgen", "bench", "/home/me/specs/", "--out=/home/me/out/"], "convgen bench specs/ --out=out/"),
+        (["convgen", "bench", "/", "specs/"], "convgen bench / specs/"),
         (["fit.py", "runs/a.json", "../b.sqlite", "two words"], "fit.py a.json ../b.sqlite 'two words'"),
     ],
 )
