@@ -161,10 +161,21 @@ def of_dim(value: int, dim: str) -> int:
 
 def divisor(value: int) -> int:
     """The greatest number that is sure to divide a size, whatever the dims': the value itself of a number."""
-    if not isinstance(value, Size):
-        return abs(value)
-    points = (_PROBE, *(dict.fromkeys(_PROBE, extent) for extent in (1, 2, 3)))
-    return gcd(*(evaluate(value.formula, point) for point in points))
+    return _divisor(parsed(value.formula)) if isinstance(value, Size) else abs(value)
+
+
+def _divisor(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(int(number)):
+            return abs(number)
+        case ast.UnaryOp(_, operand):
+            return _divisor(operand)
+        case ast.BinOp(a, ast.Mult(), b):
+            return _divisor(a) * _divisor(b)
+        case ast.BinOp(a, ast.Add() | ast.Sub() | ast.Mod(), b):
+            return gcd(_divisor(a), _divisor(b))
+        case _:  # a dim may be anything, and so may a quotient
+            return 1
 
 
 def short(formula: str) -> str:

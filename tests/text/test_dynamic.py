@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from dynamic_problems import all_sizes, at, manifest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convgen
@@ -23,7 +23,7 @@ from convgen.ir.estimates import between
 from convgen.ir.formula import number
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.ir.size import BadFormula, Size, evaluate, short
+from convgen.ir.size import BadFormula, Size, divisor, evaluate, of_dim, short
 from convgen.kernels import strategies
 from convgen.planner import classes
 from convgen.planner.database import Tuned
@@ -512,3 +512,20 @@ def test_sizes_of_dgrad_follow_from_its_result_or_from_windows_one_pixel_apart()
     text = compilation(op="dgrad").spec.text.replace("stride h=2", "stride h=1").replace("pad 1", "pad h=(0, 1) w=2")
     kernel = driver.load(Spec(text))[0].uncompiled()
     assert kernel._for((y, w), None) is kernel.at(n=3, h=5, w=5)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    parts=st.lists(st.tuples(st.sampled_from("+-*/%"), st.integers(1, 12)), max_size=5),
+    widths=st.lists(st.integers(1, 400), min_size=1, max_size=20),
+)
+def test_what_is_sure_to_divide_a_size_divides_it(parts: list[tuple[str, int]], widths: list[int]) -> None:
+    """Also where most widths make it 0: an output of a window that is larger than the image."""
+    made = of_dim(187, "w")
+    apply = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv, "%": operator.mod}
+    for sign, other in parts:
+        made = apply[sign](made, other)
+    for width in widths:
+        assert evaluate(made.formula, {"w": width}) % divisor(made) == 0
+    assert divisor((of_dim(187, "w") - 11) // 11 + 1) == 1
+    assert divisor(of_dim(4, "w") * 8 + 4) == 4
