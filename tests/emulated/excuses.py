@@ -131,6 +131,11 @@ HARMLESS = (
         above=r"store\(free_tile",
     ),
     Excuse("guard: .*", "such a sum is made, and not stored", was=r"value = window_sum"),
+    Excuse(
+        "guard: (<= for <|>= for >)",
+        "what is left of A or B ends inside a tile, so it is neither as much as one nor 0",
+        was=r"[ab]_left (< (tile_[mn]|[ab]_slice)|> 0)",
+    ),
     Excuse("guard: <= for <", "an operand's pixel is loaded, whose result is not stored", was=r"bool kept = .*line <"),
     Excuse(
         "stage: not carried on",
