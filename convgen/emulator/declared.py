@@ -28,6 +28,8 @@ _NESTED = r"(?:[^()]|\([^()]*\))*"
 _REGISTERS_PER_SM = 65536
 _MAX_REGISTERS = 255
 _MAX_THREADS = 1024
+#: Blocks of a cluster that every GPU with clusters takes, and of a grid in y and z.
+_MAX_CLUSTER, _MAX_GRID = 8, 65535
 _MAX_SHARED_BYTES = max(target.shared_bytes_per_block for target in TARGETS.values())
 
 
@@ -128,8 +130,8 @@ def _tensor_maps(source: str, declaration: re.Match[str] | None) -> list[str]:
     return [text.strip() for text in declared if re.search(r"\bTensorMap\s+\w+\s*$", text)]
 
 
-def launch_findings(step: Launch, declared: Sequence[int], source: str) -> Iterator[Finding]:
-    """Where a launch is not one that its kernel is compiled for."""
+def launch_findings(step: Launch, grid: Sequence[int], declared: Sequence[int], source: str) -> Iterator[Finding]:
+    """Where a launch of so many blocks is none that the driver takes, or not one that its kernel is compiled for."""
     threads, _, *cluster = declared
     found = _declaration(source, step.entry)
     line = source.count("\n", 0, found.start()) + 1 if found else 0
@@ -141,6 +143,12 @@ def launch_findings(step: Launch, declared: Sequence[int], source: str) -> Itera
         yield Finding("launch", message, line, shown)
     if step.shared_bytes > _MAX_SHARED_BYTES:
         message = f"{step.shared_bytes} bytes of shared memory: a block has {_MAX_SHARED_BYTES} at most"
+        yield Finding("launch", message, line, shown)
+    if grid[0] % step.cluster or step.cluster > _MAX_CLUSTER or max(grid[1:]) > _MAX_GRID:
+        message = (
+            f"{' x '.join(map(str, grid))} blocks in clusters of {step.cluster}: a grid has whole clusters, of "
+            f"{_MAX_CLUSTER} blocks at most, and up to {_MAX_GRID} blocks along y and z"
+        )
         yield Finding("launch", message, line, shown)
     if [step.cluster, 1, 1] != cluster:
         compiled = " x ".join(map(str, cluster))

@@ -44,9 +44,9 @@ class Emulation:
     def launch(self, step: Launch, buffers: Buffers) -> None:
         """Runs one kernel.  Raises EmulationError with its findings."""
         declared = native.bounds(str(self.library), step.entry)
-        if findings := [*launch_findings(step, declared, self.source)]:
-            raise EmulationError(step.entry, findings, self.seed)
         grid = launch_grid(step, self.sms)
+        if findings := [*launch_findings(step, grid, declared, self.source)]:
+            raise EmulationError(step.entry, findings, self.seed)
         parameters = _Parameters(step, buffers, self.seed)
         named = {p.buffer for p in step.params if p.kind != "int"}
         distinct = {buffers[name].address: buffers[name] for name in sorted(named)}

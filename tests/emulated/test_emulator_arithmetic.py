@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from fidelity import A_BYTES, K_OF, Operand, WgmmaCase, emulate_wgmma, random_wgmma, wgmma_source
-from handwritten import kernel_source, run
+from handwritten import kernel_source, run, whole_source
 from ptx_calls import ALL_N, FAMILIES, wgmma_functions
 
 from convgen.ir.dtypes import numpy_dtype
@@ -231,3 +231,21 @@ def test_every_n(first: int):
             cases.append(WgmmaCase(n, a_type, b_type, a, b, 1, 1000 * n + i))
             assert cases[-1].function == name
     check(cases)
+
+
+def test_extremes_of_zeros_and_nans():
+    """-0 is below +0, and a NaN is the canonical one (PTX ISA, "max", "min")."""
+    body = """
+extern "C" __global__ void extremes(const float* __restrict__ a, const float* __restrict__ b, u32* __restrict__ found) {
+  const int i = threadIdx.x;
+  found[2 * i] = __float_as_uint(max_nan_f32(a[i], b[i]));
+  found[2 * i + 1] = __float_as_uint(min_nan_f32(a[i], b[i]));
+}
+"""
+    a, b = (
+        np.array(v, np.float32) for v in ([0.0, -0.0, -0.0, np.nan, 1.0, -2.0], [-0.0, 0.0, -0.0, 1.0, np.nan, 3.0])
+    )
+    found = np.zeros((6, 2), np.uint32)
+    run(whole_source(body), "extremes", ("a", "b", "found"), {"a": a, "b": b, "found": found}, block=6)
+    minus, nan, two, three = 0x80000000, 0x7FFFFFFF, 0xC0000000, 0x40400000
+    assert found.tolist() == [[0, minus], [0, minus], [minus, minus], [nan, nan], [nan, nan], [three, two]]

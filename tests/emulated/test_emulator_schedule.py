@@ -283,3 +283,12 @@ def test_a_launch_that_names_no_buffer_or_an_impossible_map_is_refused():
     large = tiled("x", "f16", (64, 5), (64, 4), swizzle=128)
     with pytest.raises(EmulationError, match="reaches 640 bytes into x, which has 512"):
         run(kernel_source("pingpong.cu"), "pingpong", (large, "x"), {"x": np.zeros((4, 64), np.float16)})
+
+
+@pytest.mark.parametrize(("grid", "cluster"), [(3, 2), (32, 32)])
+def test_a_grid_is_of_whole_clusters_of_eight_blocks_at_most(grid: int, cluster: int):
+    """The driver refuses others."""
+    source = whole_source(ORDER.replace("__global__", f"__global__ __cluster_dims__({cluster}, 1, 1)"))
+    with pytest.raises(EmulationError, match="a grid has whole clusters, of 8 blocks at most"):
+        buffers = {"next": np.zeros(1, np.int32), "place": np.zeros(4096, np.int32)}
+        run(source, "order", ("next", "place"), buffers, grid=grid, cluster=cluster)

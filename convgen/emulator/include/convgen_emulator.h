@@ -91,12 +91,11 @@ constexpr int warpSize = 32;
 
 void __syncthreads(CONVGEN_LINE);
 void __syncwarp(u32 mask = 0xffffffff, CONVGEN_LINE);
-u32 __ballot_sync(u32 mask, int predicate, CONVGEN_LINE);
 u32 __activemask(CONVGEN_LINE);
-inline int __all_sync(u32 mask, int predicate, CONVGEN_LINE) { return __ballot_sync(mask, !predicate, line) == 0; }
-inline int __any_sync(u32 mask, int predicate, CONVGEN_LINE) { return __ballot_sync(mask, predicate, line) != 0; }
 
 namespace convgen_emulator {
+enum class Vote { ballot, all, any };
+u32 vote(Vote kind, u32 mask, int predicate, int line);  // the lanes whose predicate holds
 enum class Shuffle { index, up, down, exclusive_or };
 u64 shuffle(Shuffle kind, u32 mask, u64 bits, int by, int width, int line);
 
@@ -110,6 +109,16 @@ inline T shuffle_value(Shuffle kind, u32 mask, T value, int by, int width, int l
   return value;
 }
 }  // namespace convgen_emulator
+
+inline u32 __ballot_sync(u32 mask, int predicate, CONVGEN_LINE) {
+  return convgen_emulator::vote(convgen_emulator::Vote::ballot, mask, predicate, line);
+}
+inline int __all_sync(u32 mask, int predicate, CONVGEN_LINE) {
+  return convgen_emulator::vote(convgen_emulator::Vote::all, mask, !predicate, line) == 0;
+}
+inline int __any_sync(u32 mask, int predicate, CONVGEN_LINE) {
+  return convgen_emulator::vote(convgen_emulator::Vote::any, mask, predicate, line) != 0;
+}
 
 #define CONVGEN_SHUFFLE(NAME, KIND)                                                                        \
   template <class T>                                                                                       \
@@ -236,8 +245,15 @@ CONVGEN_BITS(__longlong_as_double, double, long long)
 
 inline float selp_f32(float a, float b, u32 first) { return first ? a : b; }
 inline float fma_if_f32(float a, float b, float sum, u32 wanted) { return wanted ? fmaf(a, b, sum) : sum; }
-inline float max_nan_f32(float a, float b) { return a != a || b != b ? NAN : fmaxf(a, b); }
-inline float min_nan_f32(float a, float b) { return a != a || b != b ? NAN : fminf(a, b); }
+// -0 is below +0, and a NaN is the canonical one.
+inline float max_nan_f32(float a, float b) {
+  if (a != a || b != b) return __uint_as_float(0x7fffffff);
+  return a == b ? (signbit(a) ? b : a) : fmaxf(a, b);
+}
+inline float min_nan_f32(float a, float b) {
+  if (a != a || b != b) return __uint_as_float(0x7fffffff);
+  return a == b ? (signbit(a) ? a : b) : fminf(a, b);
+}
 inline float flushed(float v) { return fabsf(v) < 0x1p-126f ? copysignf(0.0f, v) : v; }
 inline float exp2_approx_f32(float x) { return flushed(exp2f(flushed(x))); }
 inline float reciprocal_approx_f32(float x) { return flushed(1.0f / flushed(x)); }

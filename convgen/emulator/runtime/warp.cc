@@ -7,7 +7,8 @@ namespace convgen_emulator {
 
 // ---- votes and shuffles ----------------------------------------------------------------------------------
 
-struct Vote {
+struct Ballot {
+  Vote kind;
   bool value;
   u32 result;
 };
@@ -19,9 +20,14 @@ struct Exchange {
 };
 
 static void shuffle_lanes(Rendezvous& r) {
+  const Exchange* one = nullptr;
   for (Thread* t : r.warp->threads) {
     if (!(r.mask & t->bit)) continue;
     auto* mine = static_cast<Exchange*>(r.arguments[t->lane]);
+    if (!one) one = mine;
+    if (mine->kind != one->kind || mine->width != one->width) {
+      fatal("divergence", r.line, format("lane %u meets a shuffle of another kind or width", t->lane));
+    }
     const int lane = int(t->lane), first = lane & ~(mine->width - 1), last = first + mine->width - 1;
     int from = lane;
     switch (mine->kind) {
@@ -37,9 +43,30 @@ static void shuffle_lanes(Rendezvous& r) {
 
 u64 shuffle(Shuffle kind, u32 mask, u64 bits, int by, int width, int line) {
   if (width < 1 || width > 32 || width & (width - 1)) fatal("divergence", line, format("a shuffle of width %d", width));
-  Exchange exchange{kind, bits, 0, by, width};
+  Exchange exchange{kind, bits, 0, by & 31, width};  // the instruction has five bits for it
   meet(CONVGEN_SITE, "a shuffle", Lanes::masked, mask & current->warp->lanes, line, &exchange, shuffle_lanes);
   return exchange.result;
+}
+
+u32 vote(Vote kind, u32 mask, int predicate, int line) {
+  Ballot ballot{kind, predicate != 0, 0};
+  meet(CONVGEN_SITE, "a vote", Lanes::masked, mask & current->warp->lanes, line, &ballot, [](Rendezvous& r) {
+    u32 result = 0;
+    const Ballot* one = nullptr;
+    for (Thread* t : r.warp->threads) {
+      if (!(r.mask & t->bit)) continue;
+      const auto* mine = static_cast<Ballot*>(r.arguments[t->lane]);
+      if (!one) one = mine;
+      if (mine->kind != one->kind) {
+        fatal("divergence", r.line, format("lane %u meets a vote of another kind", t->lane));
+      }
+      if (mine->value) result |= t->bit;
+    }
+    for (Thread* t : r.warp->threads) {
+      if (r.mask & t->bit) static_cast<Ballot*>(r.arguments[t->lane])->result = result;
+    }
+  });
+  return ballot.result;
 }
 
 // ---- matrices in shared memory ---------------------------------------------------------------------------
@@ -66,6 +93,13 @@ static void each_element(int count, bool transposed, Visit visit) {
   }
 }
 
+// An instruction of 32 lanes, in a warp that has as many.
+static void check_whole(const Rendezvous& r, const char* what) {
+  if (r.warp->threads.size() < 32) {
+    fatal("divergence", r.line, format("%s in a warp of %zu threads", what, r.warp->threads.size()));
+  }
+}
+
 // Offsets of the rows, whose addresses the first 8 * count lanes give.
 static void matrix_rows(Rendezvous& r, const MatrixAccess& access, u32 (&offsets)[32]) {
   for (int i = 0; i < 8 * access.count; ++i) {
@@ -76,6 +110,7 @@ static void matrix_rows(Rendezvous& r, const MatrixAccess& access, u32 (&offsets
 }
 
 static void ldmatrix_lanes(Rendezvous& r) {
+  check_whole(r, "ldmatrix");
   const auto& access = *static_cast<MatrixAccess*>(r.arguments[0]);
   Block* block = r.warp->block;
   u32 offsets[32];
@@ -91,6 +126,7 @@ static void ldmatrix_lanes(Rendezvous& r) {
 }
 
 static void stmatrix_lanes(Rendezvous& r) {
+  check_whole(r, "stmatrix");
   const auto& access = *static_cast<MatrixAccess*>(r.arguments[0]);
   Block* block = r.warp->block;
   u32 offsets[32];
@@ -134,6 +170,7 @@ inline FragmentPlace fragment_place(int lane, int j, int per) {
 }
 
 static void mma_lanes(Rendezvous& r) {
+  check_whole(r, "mma");
   const auto& shape = *static_cast<WarpMma*>(r.arguments[0]);
   const int per = 4 / element_bytes(shape.a_type), k = shape.k;
   const int a_registers = k / per / 2, b_registers = a_registers / 2;
@@ -236,20 +273,6 @@ void setmaxnreg(int registers, bool increase, int line) {
 }  // namespace convgen_emulator
 
 using namespace convgen_emulator;
-
-u32 __ballot_sync(u32 mask, int predicate, int line) {
-  Vote vote{predicate != 0, 0};
-  meet(CONVGEN_SITE, "a vote", Lanes::masked, mask & current->warp->lanes, line, &vote, [](Rendezvous& r) {
-    u32 result = 0;
-    for (Thread* t : r.warp->threads) {
-      if (r.mask & t->bit && static_cast<Vote*>(r.arguments[t->lane])->value) result |= t->bit;
-    }
-    for (Thread* t : r.warp->threads) {
-      if (r.mask & t->bit) static_cast<Vote*>(r.arguments[t->lane])->result = result;
-    }
-  });
-  return vote.result;
-}
 
 u32 __activemask(int) { return current->bit; }  // no lane is promised to run beside another
 
