@@ -23,10 +23,6 @@ ROW_ALIGNMENT = 16  # bytes: strides of a tensor map
 SWIZZLE_ALIGNMENT = 1024  # bytes: where a tile in a swizzle of 128 bytes begins
 #: Columns of a box of B where these are contiguous: the widest swizzle's span, of 2-byte elements.
 COLUMNS_BOX = 64
-#: wgmma's smem descriptor: swizzle span in bytes -> value of its field.
-SWIZZLE_FIELD = {128: 1, 64: 2, 32: 3, 0: 0}
-#: Bits of an address that a swizzle of so many bytes changes, by the bits three places above them.
-SWIZZLE_MASK = {128: 0x70, 64: 0x30, 32: 0x10}
 #: Registers of a consumer's thread besides its accumulators: for descriptors and barriers while it multiplies, and for
 #: all addresses and counters.
 MULTIPLY_REGISTERS, OTHER_REGISTERS = 28, 40

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sympy import Integer
 
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import lowering
+from convgen.kernels.parts import lowering, swizzle
 from convgen.kernels.parts.constants import Constants, Definition
 from convgen.kernels.parts.digits import advance, digit_offset, first_digits, named_digits
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS
@@ -22,8 +22,6 @@ from convgen.kernels.parts.shares import Share, Tile
 from convgen.kernels.parts.walk import Digit, Walk, number
 
 WIDTHS = 64, 32, 16  # channels of a panel
-#: C text of what chunks of a row of gemm_k are swizzled by, by the channels of its panel.
-SWIZZLES = {64: "row & 7", 32: "row >> 1 & 3", 16: "row >> 2 & 1"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,8 @@ class Panels:
 
     @property
     def swizzle(self) -> str:
-        return SWIZZLES[self.width]
+        """C text of what chunks of a row of gemm_k are swizzled by."""
+        return swizzle.moved(self.row_bytes)
 
 
 def panels(tile: Tile, warp_channels: int) -> Panels:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from convgen.ir.plan import Param, TensorMap
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
+from convgen.kernels.parts import swizzle as swizzles
 from convgen.kernels.parts.hopper import ROW_ALIGNMENT, lies_as
 from convgen.kernels.parts.lowering import ACCESS, decode, used_operands
 
@@ -22,8 +23,6 @@ from convgen.kernels.parts.lowering import ACCESS, decode, used_operands
 IN_FLIGHT = 32 << 10
 MOST_SLOTS = 8
 LEAST_ASYNC_BYTES = 4  # of cp.async
-#: Swizzle spans (PTX ISA, "Swizzling modes"), and what moves a row's 16-byte columns.
-SWIZZLES = {128: " ^ ({row} & 7)", 64: " ^ ({row} >> 1 & 3)", 32: " ^ ({row} >> 2 & 1)", 0: ""}
 #: Functions that load a pair of such elements from shared memory.
 PAIR_LOADS = {1: "ld_shared_u16", 4: "ld_shared_u64"}
 
@@ -57,7 +56,7 @@ class EpilogueTile:
 
     @property
     def swizzle(self) -> int:
-        return self.span if self.columns in (16, 32, 64) and self.span in SWIZZLES else 0
+        return self.span if self.columns in (16, 32, 64) and self.span in swizzles.SPANS else 0
 
     @property
     def box_columns(self) -> int:
@@ -79,7 +78,7 @@ class EpilogueTile:
         vector = 16 // self.size
         box = f"column / {self.box_columns} * {self.rows * self.span} + " if self.box_columns < self.columns else ""
         column = f"column % {self.box_columns}" if box else "column"
-        swizzle = SWIZZLES[self.swizzle].format(row="row")
+        swizzle = swizzles.applied(self.swizzle)
         unit = f"({column} / {vector}{swizzle}) * chunk_bytes + column % {vector}" if swizzle else column
         return f"{box}row * {self.span} + {unit}" + (f" * {self.size}" if self.size > 1 else "")
 
@@ -100,7 +99,7 @@ class EpilogueTile:
 
 def swizzle(columns: int) -> str:
     """C text that moves the 16-byte columns of row {row} in a tile of so many elements of 2 bytes a row."""
-    return SWIZZLES.get(2 * columns, "")
+    return swizzles.applied(2 * columns, "{row}") if 2 * columns in swizzles.SPANS else ""
 
 
 @lru_cache(maxsize=64)

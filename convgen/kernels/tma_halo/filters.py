@@ -11,9 +11,8 @@ from convgen.codegen.c_expr import c_expr
 from convgen.ir import integer
 from convgen.ir.index_map import Access, decompose
 from convgen.ir.integer import floordiv, mod, symbol
-from convgen.kernels.parts import copies, lowering
+from convgen.kernels.parts import copies, lowering, swizzle
 from convgen.kernels.parts.constants import Constants, Definition
-from convgen.kernels.parts.hopper import SWIZZLE_MASK
 from convgen.kernels.tma_halo.halo import phased, windows
 from convgen.kernels.tma_halo.layout import Layout
 from convgen.kernels.tma_halo.maps import filter_vector
@@ -104,7 +103,7 @@ def filters(layout: Layout) -> Filters:
         c_expr(integer.simplify(channel, known), known, names=of_group),
         1 if layout.strided else config.fold,
         "" if first_row == "0" else f"({first_row})" if " " in first_row else first_row, (tap[0], tap[1]),
-        SWIZZLE_MASK[config.tile_k * w.element.bytes], 128 * config.consumers,
+        swizzle.mask(config.tile_k * w.element.bytes), 128 * config.consumers,
         constants.all,
     )  # fmt: skip
 

@@ -12,10 +12,10 @@ from convgen.ir.index_map import derive, variable
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.kernels.parts import fragments, lowering, operand_tiles
+from convgen.kernels.parts import fragments, lowering, operand_tiles, swizzle
 from convgen.kernels.parts.counts import Count, count
 from convgen.kernels.parts.elementwise import sizes
-from convgen.kernels.parts.hopper import COLUMNS_BOX, REGISTERS, SWIZZLE_FIELD, products
+from convgen.kernels.parts.hopper import COLUMNS_BOX, REGISTERS, products
 from convgen.kernels.parts.window_axis import WindowAxis
 from convgen.kernels.parts.window_sum import WindowSum, fragment_place, look, window_sum
 from convgen.kernels.tma_halo.filters import filters
@@ -62,7 +62,7 @@ def source(plan: Plan, layout: Layout) -> str:
         formula=formula(layout.assigned.problem, layout.strided, layout.assigned.backward),
         output=tuple(window.output for window in windows(problem)),
         filter=(len(h.offsets), len(w.offsets)),
-        swizzle_field=SWIZZLE_FIELD[layout.span],
+        swizzle_field=swizzle.FIELD[layout.span],
         loads=_loads(layout),
         products=products(config.tile_k),
         rolled=_rolled(layout),

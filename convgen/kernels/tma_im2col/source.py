@@ -18,10 +18,10 @@ from convgen.ir.index_map import decompose, derive, variable
 from convgen.ir.integer import symbol
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import fragments, image_operands, lowering, operand_tiles, result_tiles
+from convgen.kernels.parts import fragments, image_operands, lowering, operand_tiles, result_tiles, swizzle
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.constants import Constants
-from convgen.kernels.parts.hopper import COLUMNS_BOX, SWIZZLE_FIELD, products, register_split
+from convgen.kernels.parts.hopper import COLUMNS_BOX, products, register_split
 from convgen.kernels.parts.window_sum import WindowSum, fragment_place, look, window_sum
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.layout import Layout
@@ -57,7 +57,7 @@ def source(plan: Plan, layout: Layout) -> str:
         finish_blocks=plan.target.registers_per_sm // (128 * (config.columns // 2 + 48)),
         prepare=g.prepared.kernel,
         span=layout.span,
-        swizzle_field=SWIZZLE_FIELD[layout.span],
+        swizzle_field=swizzle.FIELD[layout.span],
         rank=problem.rank + 2,
         spatial=sp,
         pointwise=g.pointwise,

@@ -10,9 +10,9 @@ from convgen.codegen.c_expr import c_expr
 from convgen.codegen.render import render
 from convgen.ir.index_map import decompose, derive, variable
 from convgen.ir.plan import Plan
-from convgen.kernels.parts import gradient, lowering
+from convgen.kernels.parts import gradient, lowering, swizzle
 from convgen.kernels.parts.constants import Constants, extent_name, walk_name
-from convgen.kernels.parts.hopper import SWIZZLE_FIELD, register_split
+from convgen.kernels.parts.hopper import register_split
 from convgen.kernels.parts.window_axis import WindowAxis
 from convgen.kernels.parts.window_sum import filter_sum, gradient_pointers
 from convgen.kernels.tma_wgrad.layout import A_SPAN, ELEMENT, Layout
@@ -46,7 +46,7 @@ def source(plan: Plan, layout: Layout) -> str:
         ones_words=layout.ones // 4,
         consumers_m=config.warps_m // 4,
         own_fragments=config.own_rows // 64,
-        swizzle_field=SWIZZLE_FIELD[layout.span],
+        swizzle_field=swizzle.FIELD[layout.span],
         registers=register_split(config.consumers, config.blocks),
         rank=problem.rank + 2,
         place=_place(layout),

@@ -11,9 +11,9 @@ from sympy import Expr, Rational
 from convgen.codegen.render import environment, render
 from convgen.ir.plan import Plan
 from convgen.ir.winograd import transforms
-from convgen.kernels.parts import fragments, lowering, operand_tiles
+from convgen.kernels.parts import fragments, lowering, operand_tiles, swizzle
 from convgen.kernels.parts.counts import count
-from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, SWIZZLE_MASK
+from convgen.kernels.parts.hopper import REGISTERS
 from convgen.kernels.parts.window_sum import window_sum
 from convgen.kernels.tma_halo.halo import windows
 from convgen.kernels.tma_halo.rings import STORE_VECTOR, stored, y_channels_last
@@ -55,8 +55,8 @@ def source(plan: Plan, layout: Layout) -> str:
         output=(h.output, problem.output[-1]),
         filter_rows=len(h.offsets),
         points=POINTS,
-        swizzle_field=SWIZZLE_FIELD[layout.span],
-        swizzle_mask=f"0x{SWIZZLE_MASK[layout.span]:02x}",
+        swizzle_field=swizzle.FIELD[layout.span],
+        swizzle_mask=f"0x{swizzle.mask(layout.span):02x}",
         loads=_loads(layout),
         products=layout.last_products,
         phases=[],
