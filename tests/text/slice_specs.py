@@ -191,6 +191,12 @@ KERNELS = {
       epilogue { operand z: f16[n, p, q, k of 11]  y = relu(acc + z) }
       pad 1
       strategy winograd { form fused }""",
+    "winograd_fused, fills up channels": """
+      input x: f16[n=2, h=5, w=6, c=18 of 24]
+      filter w: f16[k=16, r=3, s=3, c=18]
+      output y: f16[n, p, q, k]
+      pad 1
+      strategy winograd { form fused }""",
     "im2col": """
       input x: f16[n=2, h=5, w=6, c=8 of 9]
       filter w: f16[k=8, r=3, s=3, c=8]

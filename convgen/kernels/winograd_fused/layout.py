@@ -147,7 +147,7 @@ class Layout(RingLayout[Config]):
         p, size, (h, w) = self.read, self.read.x.element.bytes, windows(self.read)
         pixel = (p.x.pitch or p.c) * size
         tensor_map = TensorMap(
-            "x", "tiled", p.x.dtype, (p.c, w.extent, h.extent, p.n),
+            "x", "tiled", p.x.dtype, (p.x.extent("c"), w.extent, h.extent, p.n),  # others are filled up with zeros
             (pixel, pixel * w.extent, pixel * w.extent * h.extent), (1, QUAD, 1, 1),
             box=(self.config.tile_k, self.halo.width * QUAD, self.halo.tallest, 1), swizzle=self.span,
         )  # fmt: skip
