@@ -75,3 +75,10 @@ def test_a_start_outside_the_box_of_legal_windows(start: tuple[int, int, int, in
 
 def test_a_start_behind_the_last_image():
     assert not pixels(replace(EXAMPLES[1], start=(1, 0, 0, 0)), seed=0).any()
+
+
+def test_an_offset_has_eight_bits_along_each_of_two_axes() -> None:
+    basic = EXAMPLES[0]
+    assert not pixels(replace(basic, offsets=(255, 255)), 0).any()  # outside of the image
+    with pytest.raises(EmulationError, match="moved by 256 along dim 2: in a tensor of 4 dims, offsets have 8 bits"):
+        pixels(replace(basic, offsets=(256, 0)), 0)

@@ -218,9 +218,16 @@ static void check_column(const Map& m, int c0, const char* what, int line) {
 }
 
 // Seen on an H200: an im2col load that begins behind the upper corner of the box of legal windows is an illegal
-// instruction, and so is taken one that begins before the lower; behind the last image all is fill.
+// instruction, and so is taken one that begins before the lower; behind the last image all is fill.  Offsets share
+// their bits: 16 along one axis, 8 along each of two, 5 along each of three (cuTensorMapEncodeIm2col).
 static void check_start(const Map& m, const Coords& coords, int line) {
+  const int bits = m.rank == 3 ? 16 : m.rank == 4 ? 8 : 5;
   for (u32 i = 1; i + 1 < m.rank; ++i) {
+    if (coords.offset[i - 1] >> bits) {
+      fatal("out of bounds", line,
+            format("an im2col load is moved by %d along dim %u: in a tensor of %u dims, offsets have %d bits",
+                   int(coords.offset[i - 1]), i, m.rank, bits));
+    }
     const int first = m.lower[i - 1], last = int(m.dims[i]) - 1 + m.upper[i - 1];
     if (first <= coords.at[i] && coords.at[i] <= last) continue;
     fatal("out of bounds", line,
