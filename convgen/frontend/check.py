@@ -21,6 +21,7 @@ from convgen.frontend.geometry import Geometry
 from convgen.frontend.lowered import check_lowered
 from convgen.frontend.names import ARGUMENTS, Names
 from convgen.frontend.operators import LOWERING, OPERATORS, Operator
+from convgen.frontend.padding import check_fill
 from convgen.frontend.prologue import check_prologue
 from convgen.frontend.request import Request
 from convgen.frontend.size_hints import LAYOUTS
@@ -97,9 +98,9 @@ class _Block:
         before = len(report)
         self._complete()
         self._declare()
-        self._types()
         solver = self._solver()
         geometry = solver.solve()
+        self._types(solver.padding)
         pitches = {
             role: pitch(tensor, geometry.extents(role) if geometry else {}, self._sizes, report)
             for role, tensor in self._tensors.items()
@@ -128,7 +129,7 @@ class _Block:
         requests = []
         for name, op in zip(self.names, self.ops, strict=True):
             typed = OPS[op.op].reads[0].replace("lowered", "x")  # which has the same type
-            fill = geometry.padding if geometry.padding.repeats or "x" in OPS[op.op].reads else Padding.ZERO
+            fill = geometry.padding if geometry.padding.repeats or op.reads_padding else Padding.ZERO
             problem = ConvProblem(
                 name=name,
                 op=op.op,
@@ -229,11 +230,14 @@ class _Block:
 
     # --- tensors ---
 
-    def _types(self) -> None:
+    def _types(self, fill: Padding) -> None:
         typed = {role: (t.name, t.dtype) for role, t in self._tensors.items()}
         if self._lowered:
             typed["lowered"] = (self._lowered.name, self._lowered.dtype)
         check_types(self.ops, typed, self._conv.first(ast.NameSetting, "accumulate"), self._report)
+        padded = self._conv.first(ast.AxesSetting, "pad")
+        if padded and "x" in self._tensors and any(op.reads_padding for op in self.ops):
+            check_fill(fill, self._tensors["x"].dtype.text, padded.span, self._report)
 
     @property
     def _all_tensors(self) -> list[ast.Tensor]:

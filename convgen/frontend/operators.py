@@ -24,6 +24,11 @@ class Operator:
         return self.writes != OPS[self.op].writes
 
     @property
+    def reads_padding(self) -> bool:
+        """Whether it reads what the input is padded with; padding that repeats pixels is in gradients, too."""
+        return "x" in OPS[self.op].reads
+
+    @property
     def alone(self) -> bool:
         """Whether it goes into a block of its own."""
         return self.exchanged or self.op in LOWERING

@@ -74,7 +74,7 @@ def by_side(setting: ast.AxesSetting, evaluate: Callable[[ast.Expr], int | None]
     return _written({dim: amounts[dim] for dim in "dhw" if dim in amounts}, by_axis=True)
 
 
-def check_type(fill: Padding, dtype: str, span: Span, report: Report) -> None:
+def check_fill(fill: Padding, dtype: str, span: Span, report: Report) -> None:
     """Integers have no NaN, which is reported."""
     if fill is Padding.NAN and dtype in DTYPES and not DTYPES[dtype].is_float:
         report.error("E216", f"{dtype} has no NaN to pad with", span, "integers are padded with zeros: leave `nan` out")

@@ -303,12 +303,11 @@ class Solver:
         return stride == 1
 
     def _fits(self, fill: Padding, inputs: Sequence[int | None], pad: Sequence[Amount]) -> None:
-        """Whether the input has the pixels that the padding repeats, or NaN; if not, that is reported.  `inputs` are
-        the input's extents, None where they are not known."""
+        """Whether the input has the pixels that the padding repeats; if not, that is reported.  `inputs` are its
+        extents, None where they are not known."""
         setting = self._conv.first(ast.AxesSetting, "pad")
-        if setting is None or "x" not in self._tensors:
+        if setting is None:
             return
-        padding.check_type(fill, self._tensors["x"].dtype.text, setting.span, self._report)
         for dim, extent, amounts in zip(self.spatial.input, inputs, pad, strict=True):
             if extent:
                 padding.check_fits(fill, dim, extent, amounts, setting.span, self._report)

@@ -92,6 +92,14 @@ def test_an_infinite_gradient_reaches_the_pixels_of_its_windows_alone(padding: P
 # ---- the language ------------------------------------------------------------------------------
 
 
+def codes(text: str) -> list[str]:
+    try:
+        frontend.load(text)
+    except SpecError as error:
+        return [d.code for d in error.diagnostics]
+    return []
+
+
 def problem_of(*settings: str) -> ConvProblem:
     tensors = "input x: f16[n=2, h=8, w=8, c=16]  filter w: f16[k=16, r=3, s=3, c=16]  output y: f16[n, p, q, k]"
     (request,) = frontend.load(f"let reflect = 2 conv a {{ {tensors} {' '.join(settings)} }}")
@@ -110,6 +118,15 @@ def test_what_is_not_padded_is_padded_with_zeros():
     assert problem_of("pad 0 reflect") == problem_of()
     assert problem_of("pad 1 nan", "op dgrad").padding is Padding.ZERO  # which does not read the padding
     assert problem_of("pad 1 reflect", "op dgrad").padding is Padding.REFLECT
+
+
+@pytest.mark.parametrize(
+    ("op", "found"), [("fprop", ["E216"]), ("wgrad", ["E216"]), ("dgrad", []), ("fprop dgrad", ["E216"])]
+)
+def test_integers_cannot_be_padded_with_nan_where_padding_is_read(op: str, found: list[str]):
+    dtype = "f16" if op == "dgrad" else "s8"
+    tensors = f"input x: s8[n=1, w=9, c=4]  filter w: {dtype}[k=4, s=3, c=4]  output y: {dtype}[n, q, k]"
+    assert codes(f"conv a {{ {tensors} op {op} pad 1 nan }}") == found
 
 
 @pytest.mark.parametrize("extent", ["h=3", "h"])
