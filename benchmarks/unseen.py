@@ -2,10 +2,12 @@
 
     python benchmarks/unseen.py --seed 2026 --count 40 --out benchmarks/results/unseen_h200.json
     python benchmarks/unseen.py --count 100 --any-channels --most-images 96 --batch
+    python benchmarks/unseen.py --count 60 --ops dgrad wgrad --batch
 
 Draws geometries (geometries.py), and measures them as `convgen bench` does: verified, in turn with cuDNN on
-channels_last tensors.  The suites' layers at --batch are measured in the same run, without the tuning database too,
-for the geometric means to be compared.  The exit code is 1 where a result is wrong.
+channels_last tensors: forward, or by the operators of --ops.  The suites' layers at --batch are measured in the same
+run, without the tuning database too, for the geometric means to be compared.  The exit code is 1 where a result is
+wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from convgen.bench import backend as backends
 from convgen.bench.build import Builder, Job
 from convgen.bench.results import Row, Run, command, summarize
 from convgen.bench.runner import Bench, Column, Entry
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Op
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
@@ -47,7 +49,7 @@ def show(title: str, rows: list[Row]) -> None:
             figures = f"{row.us:8.2f} us  cuDNN {row.cudnn_us:8.2f}  {row.speedup:5.2f}x"
         else:
             figures = f"{row.own.note} {' '.join(row.notes)}"
-        print(f"{row.name:32s} n={row.n:<3d} {figures}  {row.own.strategy}: {row.own.config}")
+        print(f"{row.name:32s} {row.op} n={row.n:<3d} {figures}  {row.own.strategy}: {row.own.config}")
     summary = summarize(rows)
     if not summary.compared:
         return
@@ -61,12 +63,16 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--any-channels", action="store_true", help="channels that are not multiples of 8, too")
     parser.add_argument("--most-images", type=int, default=64, metavar="N", help="the largest batch that is drawn")
+    parser.add_argument(
+        "--ops", nargs="+", default=[str(Op.FPROP)], choices=[str(op) for op in Op], help="of the unseen"
+    )
     parser.add_argument("--batch", type=int, nargs="*", default=[8, 64], help="batches of the suites")
     parser.add_argument("--out", type=Path, help="write every figure as JSON")
     args = parser.parse_args()
     need_gpu("torch")
     backend = backends.at_hand()
-    samples = {"unseen": entries(random_problems(args.seed, args.count, args.any_channels, args.most_images))}
+    drawn = random_problems(args.seed, args.count, args.any_channels, args.most_images)
+    samples = {"unseen": entries(replace(problem, op=Op(op)) for op in args.ops for problem in drawn)}
     samples |= {f"suites, batch {n}": entries(suites((n,))) for n in args.batch}
     measured: dict[str, list[Row]] = {}
     with Builder() as builder:

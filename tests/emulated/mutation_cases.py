@@ -117,7 +117,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "im2col_channels", "im2col_gemm", "im2col_lowered", "im2col_pixel", "im2col_planes", "im2col_taps",
         "col2im_gather",
     ),
-    "tma_wgrad": ("tma_wgrad_accumulated", "tma_wgrad_3x3", "tma_wgrad_atomic", "tma_wgrad_halo"),
+    "tma_wgrad": ("tma_wgrad_accumulated", "tma_wgrad_3x3", "tma_wgrad_atomic", "tma_wgrad_halo", "tma_wgrad_ends"),
     "tma_wgrad, multicast": ("tma_wgrad_cluster",),
     "mma_wgrad": ("mma_wgrad", "mma_wgrad_few_channels", "mma_wgrad, slices"),
     "stem_wgrad": ("stem_wgrad",),

@@ -100,6 +100,7 @@ GEOMETRIES = {
     "tma_wgrad_halo": Small({"n": 49, "h": 13, "w": 10}),
     "tma_wgrad_atomic": Small({"n": 29, "h": 9, "w": 7, "c": 72, "k": 136}),
     "tma_wgrad_cluster": Small({"n": 21, "h": 9, "w": 7, "c": 40, "k": 136}),
+    "tma_wgrad_ends": Small({"n": 73, "h": 9, "w": 7, "c": 136, "k": 136}),
     "tma_wgrad_accumulated": Small({"n": 46, "h": 15, "w": 11, "c": 40, "k": 72}),
     "tma_halo_dgrad": Small({"n": 2, "h": 5, "w": 80, "c": 72, "k": 40}, sms=2),
     "tma_halo_wide_groups": Small({"n": 3, "h": 17, "w": 31, "c": 48, "k": 80}, groups=2, sms=2),

@@ -103,6 +103,16 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
         {"lower_rows": 1, "span": 16, "tile.n": 48, "slices": 2},
     ),
     "two large groups": (make("wgrad", 2, 144, 160, (9, 7), (3, 3), pad=1, groups=2), {"tile.n": 192}),
+    "boxes past the last of y's channels and of x's": (
+        make("wgrad", 2, 200, 72, (9, 7), (1, 1)), {"tile.m": 256, "warps.m": 8, "tile.n": 128, "slices": 2},
+    ),
+    "the same, for clusters that share y": (
+        make("wgrad", 2, 200, 72, (9, 7), (3, 1), pad=(1, 0)),
+        {"tile.m": 128, "warps.n": 2, "tile.n": 192, "span": 32, "cluster": 4, "tile.k": 32, "slices": 2, "stages": 3},
+    ),
+    "the last pack has tiles without channels": (
+        make("wgrad", 2, 120, 144, (9, 7), (3, 3), pad=1, groups=3), {"tile.n": 256, "group_pack": 2, "split_k": 2},
+    ),
     "small groups as one": (
         make("wgrad", 3, 64, 128, (9, 7), (3, 3), pad=1, groups=16),
         {**ROWS, "tile.n": 192, "group_pack": 8, "slices": 2},

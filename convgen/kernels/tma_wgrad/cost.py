@@ -91,12 +91,12 @@ def _loaded(layout: Layout) -> float:
     """Cycles until a step's boxes have come, of L2 or of TMA."""
     r, c = H200, layout.config
     saved = 1 - r.multicast * (1 - 1 / c.cluster)
-    a_rows = layout.a_boxes * c.tile_k * (saved if c.shared == "a" else 1)
-    b_rows = layout.tile_boxes * layout.phases * (c.tile_k + layout.reach) * (saved if c.shared == "b" else 1)
+    a_rows = layout.a_loaded * c.tile_k * (saved if c.shared == "a" else 1)
+    b_rows = layout.b_loaded * layout.phases * (c.tile_k + layout.reach) * (saved if c.shared == "b" else 1)
     a_pitch, b_pitch = pitches(layout)
     rows = a_rows * ragged(r.ragged, a_pitch)
     rows += b_rows * ragged(r.ragged, b_pitch)
-    brought = layout.a_boxes * layout.a_box + layout.tile_boxes * layout.phases * layout.b_box
+    brought = layout.a_loaded * layout.a_box + layout.b_loaded * layout.phases * layout.b_box
     return max(brought / r.l2, rows * r.row)
 
 

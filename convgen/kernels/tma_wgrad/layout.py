@@ -81,6 +81,32 @@ class Layout(base.Layout[Config]):
         return self.boxes % self.tile_boxes != 0
 
     @property
+    def ends(self) -> bool:
+        """Whether tiles may do without boxes past the last: not where their sums are looked at."""
+        return not (self.fills and self.stores_w)
+
+    @property
+    def a_ends(self) -> bool:
+        """Whether some tiles load fewer boxes of A than others could."""
+        fewer = self.gemm.last_fewer and (self.a_boxes > 1 or self.m_tiles > 1)
+        return self.ends and (-(-self.gemm.rows // A_SPAN) % self.a_boxes != 0 or fewer)
+
+    @property
+    def b_ends(self) -> bool:
+        """And of B."""
+        return self.ends and self.n_tail
+
+    @property
+    def a_loaded(self) -> int:
+        """Boxes of A that the fullest tile loads."""
+        return min(self.a_boxes, -(-self.gemm.rows // A_SPAN)) if self.ends else self.a_boxes
+
+    @property
+    def b_loaded(self) -> int:
+        """Boxes of B, each of all its phases, that the fullest tile loads."""
+        return min(self.tile_boxes, self.boxes) if self.ends else self.tile_boxes
+
+    @property
     def c_tail(self) -> bool:
         """Whether a tap's last block has channels behind the last."""
         return self.gemm.channels % self.config.span != 0

@@ -15,6 +15,7 @@ from convgen.kernels.parts.constants import Constants, extent_name, walk_name
 from convgen.kernels.parts.hopper import register_split
 from convgen.kernels.parts.window_axis import WindowAxis
 from convgen.kernels.parts.window_sum import filter_sum, gradient_pointers
+from convgen.kernels.tma_wgrad.ends import boxes
 from convgen.kernels.tma_wgrad.layout import A_SPAN, ELEMENT, Layout
 
 #: Why sums are looked at.
@@ -58,6 +59,7 @@ def source(plan: Plan, layout: Layout) -> str:
         walk=_walk(layout),
         part_place=part_place,
         in_type=problem.x.dtype,
+        boxes=boxes(layout),
         n_tail=layout.n_tail,
         c_tail=layout.c_tail,
         tests=_tests(layout),
