@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -112,6 +113,12 @@ class Stack {
   Stack(const Stack&) = delete;
 
   char* low() const { return low_; }
+
+  // Forgets what an earlier launch had here: variables hold what nobody has assigned.
+  void forget() const {
+    constexpr size_t used = 8192;
+    memset(low_ + bytes - used, 0xfe, used);
+  }
 
   // A context that calls `start` on this stack.
   Context begin(void (*start)()) const {

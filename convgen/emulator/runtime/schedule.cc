@@ -268,6 +268,7 @@ static void build_cluster(u32 index) {
       t->warp = block->warps.back().get();
       t->warp->threads.push_back(t.get());
       if (stack == machine->stacks.size()) machine->stacks.emplace_back();
+      if (stack == machine->stacks_used) machine->stacks[machine->stacks_used++].forget();
       t->stack = machine->stacks[stack].low();
       t->context = machine->stacks[stack++].begin(&thread_main);
       block->threads.push_back(std::move(t));

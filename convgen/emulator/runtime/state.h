@@ -147,6 +147,14 @@ struct Ordered {
   u32 count, digest;
 };
 
+// Registers of a that MMAs under way read.
+struct OperandA {
+  u32* registers;
+  u32 values[4];
+  u32 last_group;
+  int line;  // of the first of these MMAs
+};
+
 struct CpAsync;
 
 struct Thread {
@@ -169,7 +177,9 @@ struct Thread {
   Groups copies, stores;
   std::vector<CpAsync*> copying;  // pending, in the order of their groups
   std::vector<Accumulators*> in_flight;
+  std::vector<OperandA> a_in_flight;
   std::vector<Ordered> ordered;
+  std::vector<char> at_fence;  // the stack at the last wgmma_fence; empty where that is not kept
   bool may_touch_global = false;  // the launch before is known to be over
 };
 
@@ -263,6 +273,7 @@ struct Machine {
   Temper temper;
   Context scheduler;
   std::vector<Stack> stacks;
+  size_t stacks_used = 0;  // by this launch
   std::vector<Thread*> runnable, slow;  // slow: of the starved warpgroup
   std::vector<std::unique_ptr<Operation>> pending;
   std::unique_ptr<Cluster> cluster;

@@ -79,8 +79,7 @@ struct Multiply : Operation {
   u32 group, arrived = 0;  // warps
   Warpgroup* warpgroup;
   Accumulators* accumulators = nullptr;
-  const u32* registers[128];
-  u32 register_values[128][4];
+  u32 a_registers[128][4];  // of each thread, where a is in registers
 
   using Operation::Operation;
   bool ready() const override { return arrived == warpgroup->warps.size() && accumulators->queue.front() == this; }
@@ -119,16 +118,10 @@ bool Multiply::perform() {
   if (from_registers) {
     const int per = 4 / element_bytes(shape.a_type);
     for (int thread = 0; thread < 128; ++thread) {
-      u32 now[4];
-      memcpy(now, registers[thread], sizeof now);
-      if (memcmp(now, register_values[thread], sizeof now) != 0) {
-        finding("in flight", line, "registers of a changed while the MMA was under way (they must live until the wait)",
-                block->threads[warpgroup->index * 128 + u32(thread)].get());
-      }
       for (int j = 0; j < 4; ++j) {
         const FragmentPlace at = fragment_place(thread % 32, j, per);
         const int row = thread / 32 * int(rows_of_warp) + at.row;
-        decoder().expand(shape.a_type, reinterpret_cast<const u8*>(now + j), per, &a_values[row * k + at.k], 1);
+        decoder().expand(shape.a_type, reinterpret_cast<const u8*>(&a_registers[thread][j]), per, &a_values[row * k + at.k], 1);
       }
     }
   } else {
@@ -161,7 +154,7 @@ bool Multiply::perform() {
 struct WarpMultiply {
   Wgmma shape;
   void* d;
-  const u32* registers;
+  u32* registers;
   u64 a, b;
   u32 accumulate;
 };
@@ -191,6 +184,14 @@ static void enter(Accumulators* accumulators, Thread* t, void* d, bool accumulat
   t->in_flight.push_back(accumulators);
 }
 
+// Whether registers still hold the NaN of those that MMAs use.
+static bool poisoned(const void* registers, u32 count) {
+  for (u32 i = 0; i < count; ++i) {
+    if (static_cast<const u32*>(registers)[i] != poison) return false;
+  }
+  return true;
+}
+
 static Ordered* find_ordered(Thread* t, const void* registers) {
   for (Ordered& o : t->ordered) {
     if (o.registers == registers) return &o;
@@ -207,12 +208,43 @@ static void order(Thread* t, const void* registers, u32 count) {
   }
 }
 
+// What a variable holds that nothing has been assigned to (-ftrivial-auto-var-init=pattern): gcc's, clang's of integers
+// and of floats.
+static bool unassigned(const u32* words, u32 count) {
+  if (*words != 0xfefefefe && *words != 0xaaaaaaaa && *words != 0xffffffff) return false;
+  return memcmp(words, words + 1, 4 * (count - 1)) == 0;
+}
+
+// Whether a thread has written registers since the fence, at which its stack, down from the top, was as `at_fence` says.
+static bool written_since_fence(const Thread* t, const void* registers, u32 count) {
+  const size_t depth = u64(t->stack) + Stack::bytes - u64(registers), known = t->at_fence.size();
+  if (!known || depth > Stack::bytes || unassigned(static_cast<const u32*>(registers), count)) return false;
+  return depth > known || memcmp(registers, &t->at_fence[known - depth], 4 * count) != 0;
+}
+
 // Registers are ordered before an MMA by wgmma.fence: an MMA on accumulators that it begins anew, or on registers
-// that the thread has changed since the last fence or wait, needs one.
-static void check_register_fence(Thread* t, const void* registers, bool anew, const char* what, int line) {
+// that the thread has changed since the last fence or wait, needs one (PTX ISA, "wgmma.fence").
+static void check_register_fence(Thread* t, const void* registers, u32 count, bool anew, const char* what, int line) {
   const Ordered* known = find_ordered(t, registers);
-  if (known ? digest(registers, known->count) == known->digest && (t->warp->fenced || !anew) : t->warp->fenced) return;
+  const bool same = known ? digest(registers, count) == known->digest : !written_since_fence(t, registers, count);
+  if (same && (t->warp->fenced || (known && !anew))) return;
   finding("wgmma fence", line, format("%s an MMA with no wgmma_fence since the thread had them", what), t);
+}
+
+// A thread's registers of a enter, or go on to another MMA: until both are over a NaN stands in their place, too.
+static void enter_a(Multiply* op, Thread* t, u32* registers) {
+  OperandA* held = nullptr;
+  for (OperandA& other : t->a_in_flight) {
+    if (other.registers == registers) held = &other;
+  }
+  if (!held) {
+    check_register_fence(t, registers, 4, false, "registers of a go into", op->line);
+    t->a_in_flight.push_back({registers, {}, 0, op->line});
+    held = &t->a_in_flight.back();
+    for (u32& value : held->values) value = std::exchange(*registers++, poison);
+  }
+  held->last_group = op->group;
+  memcpy(op->a_registers[t->index % 128], held->values, sizeof held->values);
 }
 
 static void check_operand(const Multiply* op, Warp* warp, u64 bits, u32 first_row, u32 rows, Type type, bool major,
@@ -301,17 +333,12 @@ static void issue(Rendezvous& r) {
       op->accumulators->line = op->line;
     }
     if (!known) {
-      check_register_fence(t, mine.d, !mine.accumulate, "accumulators go into", r.line);
+      check_register_fence(t, mine.d, u32(op->shape.n) / 2, !mine.accumulate, "accumulators go into", r.line);
       enter(op->accumulators, t, mine.d, op->accumulate);
     } else if (known != op->accumulators) {
       fatal("divergence", r.line, format("thread %u gives other accumulators than its warpgroup", t->index));
     }
-    if (op->from_registers) {
-      check_register_fence(t, mine.registers, false, "registers of a go into", r.line);
-      order(t, mine.registers, 4);
-      op->registers[t->index % 128] = mine.registers;
-      memcpy(op->register_values[t->index % 128], mine.registers, 16);
-    }
+    if (op->from_registers) enter_a(op, t, mine.registers);
   }
   if (!op->from_registers)
     check_operand(op, warp, op->a, rank * rows_of_warp, rows_of_warp, op->shape.a_type, op->shape.a_major,
@@ -325,7 +352,7 @@ static void issue(Rendezvous& r) {
 }
 
 void wgmma(const Wgmma& shape, void* d, const u32* registers, u64 a, u64 b, u32 accumulate, int line) {
-  WarpMultiply arguments{shape, d, registers, a, b, accumulate};
+  WarpMultiply arguments{shape, d, const_cast<u32*>(registers), a, b, accumulate};
   meet(CONVGEN_SITE, "wgmma", Lanes::all, 0, line, &arguments, issue);
 }
 
@@ -341,9 +368,7 @@ static void take_back(Thread* t, u32 groups_done) {
     }
     const u32 thread = t->index % 128, n = u32(a->n), count = n / 2;
     u32* mine = static_cast<u32*>(a->d[thread]);
-    bool touched = false;
-    for (u32 e = 0; e < count; ++e) touched |= mine[e] != poison;
-    if (touched) {
+    if (!poisoned(mine, count)) {
       finding("in flight", current->wait.line, "the thread wrote accumulators while an MMA on them was under way");
     } else {
       for (u32 e = 0; e < count; ++e) mine[e] = a->bits[accumulator_row(thread, e) * n + accumulator_column(thread, e)];
@@ -352,6 +377,26 @@ static void take_back(Thread* t, u32 groups_done) {
     t->in_flight[i] = t->in_flight.back();
     t->in_flight.pop_back();
     --a->holders;
+  }
+}
+
+// The same with registers of a.
+static void take_back_a(Thread* t, u32 groups_done) {
+  auto& all = t->a_in_flight;
+  for (size_t i = 0; i < all.size();) {
+    const OperandA& held = all[i];
+    if (held.last_group >= groups_done) {
+      ++i;
+      continue;
+    }
+    if (!poisoned(held.registers, 4)) {
+      finding("in flight", held.line, "registers of a changed while the MMA was under way (they must live until the wait)");
+    } else {
+      memcpy(held.registers, held.values, sizeof held.values);
+    }
+    order(t, held.registers, 4);
+    all[i] = all.back();
+    all.pop_back();
   }
 }
 
@@ -386,6 +431,7 @@ void wgmma_wait(int pending, int line) {
   note(Did::multiply_wait, t, line, target);
   t->wait.line = line;
   take_back(t, target);
+  take_back_a(t, target);
   if (group->has_agent) t->clock.seen.raise({group->agent, target});
   if (t->in_flight.empty()) warp->fenced = false;
   drop_unheld(group);
@@ -408,6 +454,10 @@ void wgmma_fence(int line) {
       for (Ordered& o : t->ordered) o.digest = digest(o.registers, o.count);
     }
   });
+  current->at_fence.clear();
+  if (!current->in_flight.empty()) return;  // in a loop, whose registers are known: this saves time
+  const char *from = static_cast<const char*>(__builtin_frame_address(0)), *top = current->stack + Stack::bytes;
+  current->at_fence.assign(from, top);
 }
 
 void wgmma_commit_group(int line) {
