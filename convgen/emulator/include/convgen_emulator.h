@@ -86,6 +86,7 @@ extern __thread const Place* place;  // of the thread that runs
 #define blockDim (convgen_emulator::place->block_dim)
 #define gridDim (convgen_emulator::place->grid_dim)
 constexpr int warpSize = 32;
+#define __trap __builtin_trap
 
 // ---- barriers, votes, shuffles ---------------------------------------------------------------------------
 
