@@ -551,13 +551,27 @@ inline void wgmma_wait_group(CONVGEN_LINE) {
 // ---- entry points ----------------------------------------------------------------------------------------
 
 namespace convgen_emulator {
+template <class T>
+constexpr bool is_map = false;
+template <>
+constexpr bool is_map<TensorMap> = true;
+void is_parameter(const TensorMap* map);  // of the kernel that begins
+inline void is_parameter(const void*) {}
+
+// Has the parameters of a kernel, in the same places.
+template <class... T>
+void find_parameters(T... parameters) {
+  (is_parameter(&parameters), ...);
+}
+
 // Calls a kernel with its parameters, each given by address.  Being a constructor, it can be called with braces, which
 // take the addresses in order.
 #define CONVGEN_UNCHECKED __attribute__((no_sanitize("kernel-address", "undefined")))
 struct Call {
   template <class... T>
   CONVGEN_UNCHECKED Call(void (*kernel)(T...), T&... parameters) {
-    kernel(parameters...);
+    void (*const functions[])(T...) = {&find_parameters<T...>, kernel};
+    for (int i = (is_map<T> || ...) ? 0 : 1; i < 2; ++i) functions[i](parameters...);  // one call: one place of them
   }
 };
 template <class... T>

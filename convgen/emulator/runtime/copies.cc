@@ -121,12 +121,20 @@ void cp_async_wait(int pending, int line) {
 
 // ---- tensor maps -----------------------------------------------------------------------------------------
 
-static const Map& find_map(const TensorMap* map, int rank, bool im2col, int line) {
+// A map resides in parameters, constants or global memory (PTX ISA, "cp.async.bulk.tensor"); plans have parameters alone.
+static const Map& find_map(const TensorMap* map, int line) {
   MapHandle handle;
   memcpy(&handle, map, sizeof handle);
   if (handle.magic != map_magic)
     fatal("tensor map", line, "this is no tensor map: a const __grid_constant__ parameter is due");
-  const Map& m = *handle.map;
+  for (const TensorMap* own : current->maps) {
+    if (own == map) return *handle.map;
+  }
+  fatal("tensor map", line, "this is a copy of a tensor map: TMA reads a const __grid_constant__ parameter itself");
+}
+
+static const Map& find_map(const TensorMap* map, int rank, bool im2col, int line) {
+  const Map& m = find_map(map, line);
   if (int(m.rank) != rank || bool(m.im2col) != im2col) {
     fatal("tensor map", line,
           format("a %s copy of rank %d with an %s map of rank %u", im2col ? "im2col" : "tiled", rank,
@@ -556,8 +564,8 @@ void bulk_commit_group(int) {
   commit(current->stores);
 }
 
-void prefetch_tensormap(const TensorMap* map, int line) {
-  MapHandle handle;
-  memcpy(&handle, map, sizeof handle);
-  if (handle.magic != map_magic) fatal("tensor map", line, "prefetches what is no tensor map");
-}
+void prefetch_tensormap(const TensorMap* map, int line) { find_map(map, line); }
+
+namespace convgen_emulator {
+void is_parameter(const TensorMap* map) { current->maps.push_back(map); }
+}  // namespace convgen_emulator

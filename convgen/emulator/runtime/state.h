@@ -177,6 +177,7 @@ struct Thread {
   Groups copies, stores;
   std::vector<CpAsync*> copying;  // pending, in the order of their groups
   std::vector<Accumulators*> in_flight;
+  std::vector<const TensorMap*> maps;  // parameters
   std::vector<OperandA> a_in_flight;
   std::vector<Ordered> ordered;
   std::vector<char> at_fence;  // the stack at the last wgmma_fence; empty where that is not kept
