@@ -55,6 +55,22 @@ static void check_launch_before(const char* what, int line, const void* return_a
 
 static void check_launch_before(const char* what, int line) { check_launch_before(what, line, nullptr); }
 
+// Whether the thread comes behind what has written a word.
+static bool comes_behind(const Writer& last, u32 cluster) {
+  const Counts& seen = current->clock.seen;
+  if (last.cluster != cluster) return false;
+  return Reductions::are(last.epoch) ? current->block->cluster->reductions.covered(last.epoch, seen)
+                                     : seen.covers(last.epoch);
+}
+
+// The epoch of a reduction by the thread to a word.
+static Epoch reduction(const Writer* last, u32 cluster) {
+  if (last && (last->cluster != cluster || last->epoch.agent == Reductions::of_clusters)) {
+    return {Reductions::of_clusters, 0};
+  }
+  return current->block->cluster->reductions.joined(last ? &last->epoch : nullptr, now(current), current->clock.seen);
+}
+
 // Two accesses to the same bytes, one of them a write, are ordered by synchronization, or wrong.  Blocks of other
 // clusters have none.  What was read before it is written is not kept.
 static void check_order(u32 region, u64 offset, u64 bytes, bool write, Epoch epoch, int line,
@@ -71,10 +87,8 @@ static void check_order(u32 region, u64 offset, u64 bytes, bool write, Epoch epo
     }
     const u64 packed = written.at(region, word);
     const Writer last = Writer::of(packed);
-    const bool together = packed && mine.reduces() && last.reduces();
-    const bool ordered = !packed || together ||
-                         (!last.reduces() && last.cluster == cluster && current->clock.seen.covers(last.epoch));
-    if (!ordered && last.bytes & mine.bytes) {
+    const bool together = packed && Reductions::are(epoch) && Reductions::are(last.epoch);
+    if (last.bytes & mine.bytes && packed && !together && !comes_behind(last, cluster)) {
       const u64 address = machine->request->regions[region].base + word * word_bytes;
       add_finding("race", line,
                   format("%s %s, which %s has written in this launch, with no synchronization between",
@@ -87,6 +101,7 @@ static void check_order(u32 region, u64 offset, u64 bytes, bool write, Epoch epo
     if (!write) continue;
     const bool same = packed && last.cluster == cluster && last.epoch.agent == epoch.agent;
     if (same || together) mine.bytes |= last.bytes;
+    if (Reductions::are(epoch)) mine.epoch = reduction(together ? &last : nullptr, cluster);
     written.put(region, word, mine);
   }
 }
@@ -282,15 +297,17 @@ CONVGEN_EXPORT void __ubsan_handle_shift_out_of_bounds_abort(SourceLocation* whe
 
 void atomics_order() { machine->written->off = true; }
 
+constexpr Epoch a_reduction{Reductions::agent, 0};
+
 // Without atomics_order: what other blocks see follows from no reduction, which gives no result.
 void red_global_add_f32(float* address, float v, int line) {
-  check_global(address, 4, true, &Writer::reduction, line);
+  check_global(address, 4, true, &a_reduction, line);
   fetch_add(address, v);
 }
 
 static void red_global_add_vector(float* address, std::initializer_list<float> values, int line) {
   const u64 bytes = values.size() * 4;
-  check_global(address, bytes, true, &Writer::reduction, line);
+  check_global(address, bytes, true, &a_reduction, line);
   if (u64(address) % bytes != 0) {
     fatal("misaligned", line, format("%llu bytes at %s", bytes, describe_global(u64(address)).c_str()));
   }

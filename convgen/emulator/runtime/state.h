@@ -247,6 +247,7 @@ struct Cluster {
   std::vector<std::unique_ptr<Block>> blocks;
   u32 agents = 0;
   Agent launch_before;  // has happened once that is over
+  Reductions reductions;
   u32 alive = 0;
   u32 arrived = 0, generation = 0;  // of the cluster barrier
   Clock arriving, completed;

@@ -3,7 +3,9 @@
 
 #include <sys/mman.h>
 
+#include <array>
 #include <atomic>
+#include <map>
 #include <vector>
 
 #include "clock.h"
@@ -11,10 +13,8 @@
 
 namespace convgen_emulator {
 
-// Packed into 64 bits; 0 is nobody, and whoever does not fit.  Reductions (red) have no thread: these go together,
-// whoever does them, and with no other access that is not before them.
+// Packed into 64 bits; 0 is nobody, and whoever does not fit.
 struct Writer {
-  static constexpr Epoch reduction{0xffff, 0x3fffff};
   u32 cluster;
   Epoch epoch;
   u32 bytes;  // of the word's four, a bit each
@@ -22,11 +22,45 @@ struct Writer {
   static Writer of(u64 packed) {
     return {u32(packed >> 42) - 1, {u32(packed >> 26 & 0xffff), u32(packed >> 4 & 0x3fffff)}, u32(packed & 15)};
   }
-  bool reduces() const { return epoch.agent == reduction.agent && epoch.count == reduction.count; }
   u64 packed() const {
     if (cluster + 1 >= 1u << 22 || epoch.agent >= 1u << 16 || epoch.count >= 1u << 22) return 0;
     return u64(cluster + 1) << 42 | u64(epoch.agent) << 26 | u64(epoch.count) << 4 | bytes;
   }
+};
+
+// Reductions (red) go together, whoever does them, and with no other access that is not behind them.  Of those that one
+// cluster has made to a word since it was written, a set is kept; `agent` and the number of the set are their epoch.
+class Reductions {
+ public:
+  static constexpr Agent agent = 0xfffe, of_clusters = 0xffff;  // of one cluster, of several
+  static bool are(Epoch e) { return e.agent >= agent; }
+
+  // Whether a thread that has `seen` that comes behind all of a set.
+  bool covered(Epoch set, const Counts& seen) const {
+    if (set.agent == of_clusters) return false;
+    for (const Epoch e : sets_[set.count]) {
+      if (!seen.covers(e)) return false;
+    }
+    return true;
+  }
+  // The set with one more, of a thread that has `seen` that, and without those that come before it.
+  Epoch joined(const Epoch* set, Epoch one, const Counts& seen) {
+    const Key key{set ? set->count + 1 : 0, one.agent, one.count};
+    const auto [known, fresh] = numbers_.try_emplace(key, u32(sets_.size()));
+    if (fresh) {
+      std::vector<Epoch> all{one};
+      for (u32 i = 0; set && i < sets_[set->count].size(); ++i) {
+        if (!seen.covers(sets_[set->count][i])) all.push_back(sets_[set->count][i]);
+      }
+      sets_.push_back(std::move(all));
+    }
+    return {agent, known->second};
+  }
+
+ private:
+  using Key = std::array<u32, 3>;
+  std::vector<std::vector<Epoch>> sets_;
+  std::map<Key, u32> numbers_;
 };
 
 // Of all regions of a request.  Threads of the host share it.
