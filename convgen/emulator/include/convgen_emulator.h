@@ -51,6 +51,7 @@ struct Vec2;
 struct Vec4;
 
 #define CONVGEN_LINE int line = __builtin_LINE()
+#define CONVGEN_UNCHECKED __attribute__((no_sanitize("kernel-address", "undefined")))
 
 // ---- keywords --------------------------------------------------------------------------------------------
 
@@ -133,9 +134,9 @@ CONVGEN_SHUFFLE(__shfl_xor_sync, exclusive_or)
 
 // ---- memory ----------------------------------------------------------------------------------------------
 
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void __threadfence();
+void __threadfence_block();
+inline void __threadfence_system() { __threadfence(); }
 
 template <class T>
 inline T __ldg(const T* p) {
@@ -144,39 +145,10 @@ inline T __ldg(const T* p) {
 
 // What follows an #ifdef, few kernels have: who has none is compiled without it (compiler.py).
 #if defined(CONVGEN_ATOMICS) || defined(CONVGEN_EMULATOR_RUNTIME)
-void atomics_order();  // what other blocks see may follow from this atomic operation
-
-#define CONVGEN_INTEGER_ATOMICS(T)                                                                           \
-  inline T atomicAdd(T* p, T v) { return atomics_order(), __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }      \
-  inline T atomicSub(T* p, T v) { return atomics_order(), __atomic_fetch_sub(p, v, __ATOMIC_RELAXED); }      \
-  inline T atomicAnd(T* p, T v) { return atomics_order(), __atomic_fetch_and(p, v, __ATOMIC_RELAXED); }      \
-  inline T atomicOr(T* p, T v) { return atomics_order(), __atomic_fetch_or(p, v, __ATOMIC_RELAXED); }        \
-  inline T atomicExch(T* p, T v) { return atomics_order(), __atomic_exchange_n(p, v, __ATOMIC_RELAXED); }    \
-  inline T atomicCAS(T* p, T expected, T v) {                                                                \
-    atomics_order();                                                                                         \
-    __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);                 \
-    return expected;                                                                                         \
-  }                                                                                                          \
-  inline T atomicMax(T* p, T v) {                                                                            \
-    atomics_order();                                                                                         \
-    T old = __atomic_load_n(p, __ATOMIC_RELAXED);                                                            \
-    while (old < v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) { \
-    }                                                                                                        \
-    return old;                                                                                              \
-  }                                                                                                          \
-  inline T atomicMin(T* p, T v) {                                                                            \
-    atomics_order();                                                                                         \
-    T old = __atomic_load_n(p, __ATOMIC_RELAXED);                                                            \
-    while (v < old && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) { \
-    }                                                                                                        \
-    return old;                                                                                              \
-  }
-CONVGEN_INTEGER_ATOMICS(int)
-CONVGEN_INTEGER_ATOMICS(u32)
-CONVGEN_INTEGER_ATOMICS(u64)
-
 namespace convgen_emulator {
-inline float fetch_add(float* p, float v) {
+void atomic(void* p, u64 bytes, bool sum, int line);  // checks the access, and what it orders
+
+CONVGEN_UNCHECKED inline float fetch_add(float* p, float v) {
   u32* bits = reinterpret_cast<u32*>(p);
   u32 old = __atomic_load_n(bits, __ATOMIC_RELAXED), sum;
   float value;
@@ -189,7 +161,41 @@ inline float fetch_add(float* p, float v) {
 }
 }  // namespace convgen_emulator
 
-inline float atomicAdd(float* p, float v) { return atomics_order(), convgen_emulator::fetch_add(p, v); }
+#define CONVGEN_ATOMIC(T, NAME, OPERATION)                    \
+  CONVGEN_UNCHECKED inline T NAME(T* p, T v, CONVGEN_LINE) {  \
+    convgen_emulator::atomic(p, sizeof(T), false, line);      \
+    return OPERATION(p, v, __ATOMIC_RELAXED);                 \
+  }
+// What moves *p towards v, and not back.
+#define CONVGEN_ATOMIC_BOUND(T, NAME, MOVES)                                                                  \
+  CONVGEN_UNCHECKED inline T NAME(T* p, T v, CONVGEN_LINE) {                                                  \
+    convgen_emulator::atomic(p, sizeof(T), false, line);                                                      \
+    T old = __atomic_load_n(p, __ATOMIC_RELAXED);                                                             \
+    while (MOVES && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {    \
+    }                                                                                                         \
+    return old;                                                                                               \
+  }
+#define CONVGEN_INTEGER_ATOMICS(T)                                                            \
+  CONVGEN_ATOMIC(T, atomicAdd, __atomic_fetch_add)                                            \
+  CONVGEN_ATOMIC(T, atomicSub, __atomic_fetch_sub)                                            \
+  CONVGEN_ATOMIC(T, atomicAnd, __atomic_fetch_and)                                            \
+  CONVGEN_ATOMIC(T, atomicOr, __atomic_fetch_or)                                              \
+  CONVGEN_ATOMIC(T, atomicExch, __atomic_exchange_n)                                          \
+  CONVGEN_ATOMIC_BOUND(T, atomicMax, old < v)                                                 \
+  CONVGEN_ATOMIC_BOUND(T, atomicMin, v < old)                                                 \
+  CONVGEN_UNCHECKED inline T atomicCAS(T* p, T expected, T v, CONVGEN_LINE) {                 \
+    convgen_emulator::atomic(p, sizeof(T), false, line);                                      \
+    __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);  \
+    return expected;                                                                          \
+  }
+CONVGEN_INTEGER_ATOMICS(int)
+CONVGEN_INTEGER_ATOMICS(u32)
+CONVGEN_INTEGER_ATOMICS(u64)
+
+CONVGEN_UNCHECKED inline float atomicAdd(float* p, float v, CONVGEN_LINE) {
+  convgen_emulator::atomic(p, sizeof(float), true, line);
+  return convgen_emulator::fetch_add(p, v);
+}
 #endif
 
 // ---- arithmetic ------------------------------------------------------------------------------------------
@@ -566,7 +572,6 @@ void find_parameters(T... parameters) {
 
 // Calls a kernel with its parameters, each given by address.  Being a constructor, it can be called with braces, which
 // take the addresses in order.
-#define CONVGEN_UNCHECKED __attribute__((no_sanitize("kernel-address", "undefined")))
 struct Call {
   template <class... T>
   CONVGEN_UNCHECKED Call(void (*kernel)(T...), T&... parameters) {

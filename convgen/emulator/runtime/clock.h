@@ -43,13 +43,14 @@ class Counts {
     take_larger(counts_.data(), other.counts_.data(), other.counts_.size());
   }
   void clear() { counts_.clear(); }
+  bool empty() const { return counts_.empty(); }
 
  private:
   std::vector<u32> counts_;
 };
 
 // `seen`: what happened before; `fenced`: the part of it that a proxy fence has made visible to asynchronous
-// reads; `published`: the part that a release at the scope of the cluster has made visible to other blocks.  All
+// reads; `published`: the part that a release at the scope of the cluster, or a fence, has made visible to other blocks.  All
 // travel along every synchronization.
 struct Clock {
   Counts seen, fenced, published;

@@ -55,12 +55,34 @@ static void check_launch_before(const char* what, int line, const void* return_a
 
 static void check_launch_before(const char* what, int line) { check_launch_before(what, line, nullptr); }
 
-// Whether the thread comes behind what has written a word.
-static bool comes_behind(const Writer& last, u32 cluster) {
+static u32 own_cluster() { return current->block->flat / machine->request->cluster; }
+
+// Whether the thread comes behind what has written a word.  Of other clusters' reductions it is not known which they are.
+static bool comes_behind(const Writer& last) {
   const Counts& seen = current->clock.seen;
-  if (last.cluster != cluster) return false;
-  return Reductions::are(last.epoch) ? current->block->cluster->reductions.covered(last.epoch, seen)
-                                     : seen.covers(last.epoch);
+  const Cluster* cluster = current->block->cluster;
+  const bool reduced = Reductions::are(last.epoch), by_several = last.epoch.agent == Reductions::of_clusters;
+  if (last.cluster == own_cluster() && !by_several)
+    return reduced ? cluster->reductions.covered(last.epoch, seen) : seen.covers(last.epoch);
+  for (const Acquired& known : cluster->acquired) {
+    if (!seen.covers(known.epoch) || (!by_several && known.cluster != last.cluster)) continue;
+    if (reduced || known.seen.covers(last.epoch)) return true;
+  }
+  return false;
+}
+
+// The thread learns what others have released at an address, and releases what it may.
+static void synchronize(u64 address, bool releases) {
+  Thread* t = current;
+  Cluster* cluster = t->block->cluster;
+  const Release everything{own_cluster(), everybody, releases ? t->clock.published : Counts()};
+  const Release of_block{own_cluster(), t->block->flat, releases ? t->before_fence : Counts()};
+  tick(t);
+  machine->written->releases.meet(address, {everything, of_block}, [&](const Release& other) {
+    if (other.block != everybody && other.block != t->block->flat) return;
+    if (other.cluster == own_cluster()) return t->clock.seen.join(other.seen);
+    cluster->acquired.push_back({now(t), other.cluster, other.seen});
+  });
 }
 
 // The epoch of a reduction by the thread to a word.
@@ -72,13 +94,13 @@ static Epoch reduction(const Writer* last, u32 cluster) {
 }
 
 // Two accesses to the same bytes, one of them a write, are ordered by synchronization, or wrong.  Blocks of other
-// clusters have none.  What was read before it is written is not kept.
+// clusters have none but atomic operations.  What was read before it is written is not kept.
 static void check_order(u32 region, u64 offset, u64 bytes, bool write, Epoch epoch, int line,
                         const void* return_address) {
   Written& written = *machine->written;
-  if (written.off || !written.known(region) || (!write && !written.any(region))) return;
+  if (!written.known(region) || (!write && !written.any(region))) return;
   constexpr u64 word_bytes = Written::word_bytes;
-  const u32 cluster = current->block->flat / machine->request->cluster;
+  const u32 cluster = own_cluster();
   for (u64 word = offset / word_bytes; word * word_bytes < offset + bytes; ++word) {
     Writer mine{cluster, epoch, 0};
     for (u32 i = 0; i < word_bytes; ++i) {
@@ -87,9 +109,13 @@ static void check_order(u32 region, u64 offset, u64 bytes, bool write, Epoch epo
     }
     const u64 packed = written.at(region, word);
     const Writer last = Writer::of(packed);
-    const bool together = packed && Reductions::are(epoch) && Reductions::are(last.epoch);
-    if (last.bytes & mine.bytes && packed && !together && !comes_behind(last, cluster)) {
-      const u64 address = machine->request->regions[region].base + word * word_bytes;
+    const u64 address = machine->request->regions[region].base + word * word_bytes;
+    if (packed && last.epoch.agent == flag.agent) {
+      if (!write) synchronize(address, false);
+      continue;
+    }
+    const bool together = packed && epoch.agent >= flag.agent && Reductions::are(last.epoch);
+    if (last.bytes & mine.bytes && packed && !together && !comes_behind(last)) {
       add_finding("race", line,
                   format("%s %s, which %s has written in this launch, with no synchronization between",
                          write ? "writes" : "reads", describe_global(address).c_str(),
@@ -134,6 +160,12 @@ static bool allowed(u64 address, u64 bytes, bool write, const Epoch* epoch, int 
   if (image_base(reinterpret_cast<const void*>(address)) != own) return false;
   machine->own_page = page;
   return true;
+}
+
+constexpr Epoch a_reduction{Reductions::agent, 0};
+
+static void check_global_aligned(u64 address, u64 bytes, int line) {
+  if (address % bytes) fatal("misaligned", line, format("%llu bytes at %s", bytes, describe_global(address).c_str()));
 }
 
 static void check_global(const void* address, u64 bytes, bool write, const Epoch* epoch, int line) {
@@ -295,11 +327,23 @@ CONVGEN_EXPORT void __ubsan_handle_shift_out_of_bounds_abort(SourceLocation* whe
   undefined(*where, "arithmetic", format("%lld shifted by %lld bits", (long long)left, (long long)right));
 }
 
-void atomics_order() { machine->written->off = true; }
+void __threadfence_block() { current->before_fence = current->clock.seen; }
 
-constexpr Epoch a_reduction{Reductions::agent, 0};
+void __threadfence() {
+  current->clock.published.join(current->clock.seen);
+  __threadfence_block();
+  tick(current);  // what it writes from here on wants another fence
+}
 
-// Without atomics_order: what other blocks see follows from no reduction, which gives no result.
+namespace convgen_emulator {
+void atomic(void* p, u64 bytes, bool sum, int line) {
+  check_global(p, bytes, true, sum ? &a_reduction : &flag, line);
+  check_global_aligned(u64(p), bytes, line);
+  synchronize(u64(p), true);
+}
+}  // namespace convgen_emulator
+
+// What other blocks see follows from no reduction, which gives no result.
 void red_global_add_f32(float* address, float v, int line) {
   check_global(address, 4, true, &a_reduction, line);
   fetch_add(address, v);
@@ -308,9 +352,7 @@ void red_global_add_f32(float* address, float v, int line) {
 static void red_global_add_vector(float* address, std::initializer_list<float> values, int line) {
   const u64 bytes = values.size() * 4;
   check_global(address, bytes, true, &a_reduction, line);
-  if (u64(address) % bytes != 0) {
-    fatal("misaligned", line, format("%llu bytes at %s", bytes, describe_global(u64(address)).c_str()));
-  }
+  check_global_aligned(u64(address), bytes, line);
   for (const float v : values) fetch_add(address++, v);
 }
 

@@ -181,6 +181,7 @@ struct Thread {
   std::vector<OperandA> a_in_flight;
   std::vector<Ordered> ordered;
   std::vector<char> at_fence;  // the stack at the last wgmma_fence; empty where that is not kept
+  Counts before_fence;  // what it had seen at the last __threadfence or __threadfence_block
   bool may_touch_global = false;  // the launch before is known to be over
 };
 
@@ -243,11 +244,19 @@ struct Block {
   Block(u32 bytes) : shared(bytes, 0xff), shadow(bytes) {}
 };
 
+// What a thread has learnt of another cluster: known to whoever comes behind `epoch`.
+struct Acquired {
+  Epoch epoch;
+  u32 cluster;
+  Counts seen;  // by agents of that cluster
+};
+
 struct Cluster {
   std::vector<std::unique_ptr<Block>> blocks;
   u32 agents = 0;
   Agent launch_before;  // has happened once that is over
   Reductions reductions;
+  std::vector<Acquired> acquired;
   u32 alive = 0;
   u32 arrived = 0, generation = 0;  // of the cluster barrier
   Clock arriving, completed;

@@ -1,10 +1,12 @@
 // Who wrote each word of global memory last in a launch: enough to tell accesses that nothing orders.
 #pragma once
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <array>
 #include <atomic>
+#include <initializer_list>
 #include <map>
 #include <vector>
 
@@ -27,6 +29,10 @@ struct Writer {
     return u64(cluster + 1) << 42 | u64(epoch.agent) << 26 | u64(epoch.count) << 4 | bytes;
   }
 };
+
+// The epoch of words with which atomic operations have synchronized, or may: any other access to them is in order, too,
+// as it may be volatile.
+constexpr Epoch flag{0xfffd, 0};
 
 // Reductions (red) go together, whoever does them, and with no other access that is not behind them.  Of those that one
 // cluster has made to a word since it was written, a set is kept; `agent` and the number of the set are their epoch.
@@ -63,11 +69,45 @@ class Reductions {
   std::map<Key, u32> numbers_;
 };
 
+// What threads that had executed a fence made known by atomic operations, by the address of these.  Operations on one
+// address continue each other's release sequence: who reads there later knows all of it (PTX ISA, "Release Patterns").
+struct Release {
+  u32 cluster;
+  u32 block;  // to which alone it is known, or `everybody`
+  Counts seen;
+};
+constexpr u32 everybody = ~0u;
+
+class Releases {
+ public:
+  // Calls known(release) for each of an address, and adds what `own` are.
+  template <class Known>
+  void meet(u64 address, std::initializer_list<Release> own, Known known) {
+    pthread_mutex_lock(&mutex_);
+    auto& all = at_[address];
+    for (const Release& release : all) known(release);
+    for (const Release& release : own) {
+      if (!release.seen.empty()) add(all, release);
+    }
+    pthread_mutex_unlock(&mutex_);
+  }
+
+ private:
+  static void add(std::vector<Release>& all, const Release& one) {
+    for (Release& other : all) {
+      if (other.cluster == one.cluster && other.block == one.block) return other.seen.join(one.seen);
+    }
+    all.push_back(one);
+  }
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  std::map<u64, std::vector<Release>> at_;
+};
+
 // Of all regions of a request.  Threads of the host share it.
 class Written {
  public:
   static constexpr u64 word_bytes = 4;
-  std::atomic<bool> off{false};  // a kernel with atomics may order accesses by them
+  Releases releases;
 
   explicit Written(const Request& request) : regions_(request.region_count) {
     for (u32 i = 0; i < request.region_count; ++i) {
