@@ -62,8 +62,10 @@ static bool comes_behind(const Writer& last) {
   const Counts& seen = current->clock.seen;
   const Cluster* cluster = current->block->cluster;
   const bool reduced = Reductions::are(last.epoch), by_several = last.epoch.agent == Reductions::of_clusters;
-  if (last.cluster == own_cluster() && !by_several)
-    return reduced ? cluster->reductions.covered(last.epoch, seen) : seen.covers(last.epoch);
+  if (last.cluster == own_cluster() && !by_several) {
+    if (reduced) return cluster->reductions.covered(last.epoch, seen);
+    return seen.covers(last.epoch) && !unpublished(current->block, last.epoch, OneThread{current});
+  }
   for (const Acquired& known : cluster->acquired) {
     if (!seen.covers(known.epoch) || (!by_several && known.cluster != last.cluster)) continue;
     if (reduced || known.seen.covers(last.epoch)) return true;
