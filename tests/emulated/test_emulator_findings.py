@@ -18,7 +18,6 @@ from convgen.emulator.trace import recording
 
 WRONG = sorted((KERNELS / "wrong").glob("*.cu"))
 SEEDS = (0, 1, 2, 3)
-MAP = tiled("tile", "f16", (64, 64), (64, 64), swizzle=128)
 
 
 def emulate(path: Path, fixed: bool, seed: int) -> str:
@@ -31,7 +30,8 @@ def emulate(path: Path, fixed: bool, seed: int) -> str:
         "out": np.zeros(4096, np.uint32),
     }
     shape.setdefault("grid", shape.get("cluster", 1))
-    run(source, "wrong", (MAP, "in", "out"), buffers, shared_bytes=32768, seed=seed, **shape)
+    tile = tiled("out" if "map=out" in body else "tile", "f16", (64, 64), (64, 64), swizzle=128)
+    run(source, "wrong", (tile, "in", "out"), buffers, shared_bytes=32768, seed=seed, **shape)
     return source
 
 

@@ -83,6 +83,7 @@ struct CpAsync : Operation {
 
 static void check_global(const void* address, u64 bytes, bool write, const Epoch* epoch, int line);  // global.cc
 static void check_launch_before(const char* what, int line);
+static void check_global_proxy(u64 address, u64 bytes, const char* what, int line);
 static bool written_in_launch(u64 address);
 
 void cp_async(u32 destination, const void* source, u32 bytes, u32 source_bytes, int line) {
@@ -346,8 +347,9 @@ void tma_load(u32 destination, const TensorMap* map, u32 barrier, int rank, cons
     each_row(m, c, [&](u32, u64 from, bool inside) {
       if (!inside || columns.first >= columns.last) return;
       from += (long long)(coords[0] + int(columns.first)) * m.element_bytes;
-      check_global(reinterpret_cast<const void*>(from), (columns.last - columns.first) * m.element_bytes, false, &epoch,
-                   line);
+      const u64 bytes = (columns.last - columns.first) * m.element_bytes;
+      check_global(reinterpret_cast<const void*>(from), bytes, false, &epoch, line);
+      check_global_proxy(from, bytes, "loads", line);
     });
   }
   if (!blocks) return load_into(block, m, c, destination, barrier, line);
@@ -487,7 +489,9 @@ void tma_store(const TensorMap* map, u32 source, int rank, const int* coords, in
   const u32 width = stored_bytes(m, coords[0]);
   each_row(m, operation->coords, [&](u32 row, u64 to, bool inside) {
     if (!inside || !width) return;
-    check_global(reinterpret_cast<const void*>(to + u64(coords[0]) * m.element_bytes), width, true, &written, line);
+    const u64 first = to + u64(coords[0]) * m.element_bytes;
+    check_global_proxy(first, width, "overwrites", line);
+    check_global(reinterpret_cast<const void*>(first), width, true, &written, line);
     for (u32 i = 0; i < width; i += unit) {
       const u32 at = swizzled(source + row * box.pitch + i, m.swizzle) - block->base;
       check_read(block, at, unit, OneThread{t}, Proxy::asynchronous, access, "stores from");

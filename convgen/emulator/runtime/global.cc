@@ -134,6 +134,26 @@ static void check_order(u32 region, u64 offset, u64 bytes, bool write, Epoch epo
   }
 }
 
+// TMA, whose proxy is the asynchronous one, comes to what a thread has stored in this launch: no fence of the catalog is
+// for global memory (PTX ISA, "Async proxy").
+static void check_global_proxy(u64 address, u64 bytes, const char* what, int line) {
+  const Request& request = *machine->request;
+  const u32 threads = request.cluster * request.block;  // the first agents
+  for (u32 i = 0; i < request.region_count; ++i) {
+    const Region& r = request.regions[i];
+    if (address - r.base >= r.bytes || !machine->written->known(i) || !machine->written->any(i)) continue;
+    constexpr u64 word_bytes = Written::word_bytes;
+    for (u64 word = (address - r.base) / word_bytes; word * word_bytes < address - r.base + bytes; ++word) {
+      const u64 packed = machine->written->at(i, word);
+      const Agent writer = Writer::of(packed).epoch.agent;
+      if (!packed || (writer >= threads && writer < flag.agent)) continue;
+      return finding("proxy fence", line,
+                     format("%s %s, which a thread has stored in this launch: TMA need not see it, or keep to the order",
+                            what, describe_global(r.base + word * word_bytes).c_str()));
+    }
+  }
+}
+
 static bool written_in_launch(u64 address) {
   const Request& request = *machine->request;
   for (u32 i = 0; i < request.region_count; ++i) {
