@@ -46,13 +46,14 @@ class Names:
         return [str(number)]
 
     def summands(self, number: int) -> list[str]:
-        """Products, of which a positive number is the sum; itself where it is not one of a few strides of each kind."""
+        """Products, of which a positive number is the sum; itself where it is not one of a few strides of each kind.  A
+        few of a stride of 32 bits that take 64 are a number: C multiplies in 32."""
         parts = []
         whole = number
         for stride in sorted(self.strides, reverse=True):
             times, number = divmod(number, stride)
             parts += [times * stride] if times else []
-            if times > MOST_STRIDES:
+            if times > MOST_STRIDES or stride <= INT_MAX < times * stride:
                 return [str(whole)]
         found = [" * ".join(self.factors(part)) for part in parts]
         return [*found, *([str(number)] if number else [])]

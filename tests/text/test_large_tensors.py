@@ -11,7 +11,7 @@ from gemm_problems import laid_out
 from problems import make
 
 from convgen.ir import epilogue as ep
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
@@ -31,6 +31,8 @@ PROBLEMS: dict[str, ConvProblem] = {
     "such images, groups": make("fprop", 2, 64, 64, (6000, 6000), (3, 3), pad=1, groups=4),
     "groups": make("fprop", 3, 2048, 2048, (700, 512), (3, 3), pad=1, groups=64),
     "a filter a channel": make("fprop", 4, 1024, 1024, (1024, 600), (3, 3), pad=1, groups=1024),
+    "rows of 2^29 elements": make("fprop", 1, 512, 8, (9, 2**20), (9, 3), pad=(8, 1)),
+    "such rows, a filter a channel": make("fprop", 1, 512, 512, (9, 2**20), (9, 3), pad=(8, 1), groups=512),
 }
 LAYOUTS = {
     "nhwc": {"x": "nhwc", "w": "krsc", "y": "npqk"},
@@ -75,6 +77,11 @@ GRADIENTS: dict[str, ConvProblem] = {
     "a filter a channel": make("wgrad", 4, 1024, 1024, (1024, 600), (3, 3), pad=1, groups=1024),
     "large images, dgrad": make("dgrad", 1, 8, 8, (20000, 20000), (1, 1)),
     "strided, dgrad": make("dgrad", 2, 64, 64, (5000, 5000), (3, 3), pad=1, stride=2),
+    "wide filter, strided, dgrad": make("dgrad", 1, 2**10, 2**20, (19, 19), (9, 1), pad=(8, 1), stride=2),
+    "rows of 2^29 elements, dgrad": make("dgrad", 1, 8, 512, (9, 2**20), (9, 3), pad=1),
+    "such rows, strided, dgrad": make(
+        "dgrad", 1, 8, 512, (64, 2**20), (3, 3), pad=(8, 1), stride=(8, 1), dilation=(7, 1)
+    ),
 }
 
 
@@ -124,6 +131,15 @@ def test_filters_that_32_bits_do_not_count_are_left_to_another(kernel: str, prob
     assert not strategies.STRATEGIES["direct"].obstacles(problem, TARGET, {})
 
 
+def test_steps_that_are_asked_for_behind_the_last_fit() -> None:
+    """Three of 32 places behind 72 in 9 taps, by whole steps 96: they go on to a 24th, and copy nothing of it."""
+    problem = make("fprop", 2, 8, 3, (6, 7), (3, 3), pad=1)
+    problem = replace(problem, w=replace(problem.w, pitch=INT_MAX // 15))
+    strategy = strategies.STRATEGIES["implicit_gemm"]
+    source = strategy.render(strategy.plan(problem, TARGET, {"kernel": "mma_gemm", "tile.k": 32, "stages": 4}))
+    assert re.findall(r"const (.*) k_offset = (.*)rs \* ", source) == [("long long", "(long long)")], source
+
+
 def overflows(source: str, problem: ConvProblem, groups: int) -> list[str]:
     """Products of a coordinate, which is an int, and a number that do not fit an int."""
     code = re.sub(r"//.*", "", source.partition("// ---- kernel")[2])
@@ -132,10 +148,16 @@ def overflows(source: str, problem: ConvProblem, groups: int) -> list[str]:
         code = re.sub(rf"\b{name}\b(?! = )", number, code)
     of_numbers = re.findall(r"(?<!\* )\b\d+(?: \* \d+)+\b", code)
     found += [product for product in of_numbers if math.prod(map(int, product.split(" * "))) > INT_MAX]
-    wide = {"long long"} | set(re.findall(r"long long (\w+)", code))
+    names = re.findall(r"long long (\w+(?:, (?!long )\w+)*)", code)
+    wide = {"long long"} | {name for together in names for name in together.split(", ")}
     extents = {d: problem.extent(d) for d in ("n", *problem.spatial.input, *problem.spatial.output)}
     extents |= {"gemm_m": problem.output_pixels, "image": problem.n, "group": groups}
-    extents |= {"c": problem.c // groups, "k": problem.k, "gemm_n": problem.k // groups, "e": 8}
+    extents |= {"c": problem.c // groups, "k": problem.k, "e": 8}
+    extents["gemm_n"] = (problem.c if problem.op is Op.DGRAD else problem.k) // groups
+    for i, f, taps, step in zip(
+        problem.spatial.input, problem.spatial.filter, problem.filter, problem.dilation, strict=True
+    ):
+        extents |= {f"start_{i}": taps * step, f"last_{f}": taps}  # of a phase
     return found + [
         f"{name} * {number}"
         for cast, name, number in re.findall(r"(\(long long\))?\b(\w+) \* (\d+)\b", code)

@@ -165,10 +165,11 @@ class Layout(base.Layout[Config]):
         tile, walked, covered = self.tile(role), self.walks[role], self.steps * c.tile_k
         reach = c.tile_k * c.split_k
         past_end = any(steps * reach > depth for steps, depth in zip(self.phase_steps, self.depths, strict=True))
+        beyond = reach + (c.stages - 1) * c.tile_k  # at most; the last steps ask for some that there are not
         if role == "w" and self.k_rows:
-            return k_rows_reader(self.read, walked, tile, covered * c.split_k, past_end, c.split_k > 1)
+            return k_rows_reader(self.read, walked, tile, covered * c.split_k, beyond, past_end, c.split_k > 1)
         permuted = self.run > 2 and not self.exchanges and (role == "x") == self.swapped
-        return reader(self.read, walked, role, tile, covered, c.split_k, past_end, permuted)
+        return reader(self.read, walked, role, tile, covered, beyond, c.split_k, past_end, permuted)
 
     @property
     def mma(self) -> Mma:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from convgen.codegen.c_expr import c_expr
 from convgen.ir import integer
 from convgen.kernels.mma_gemm.layout import Layout
-from convgen.kernels.parts import output
+from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.elementwise import window_formulas
 from convgen.kernels.parts.lowering import coordinate_name
 from convgen.kernels.parts.phase_table import PhaseTable
@@ -16,10 +16,10 @@ from convgen.kernels.parts.walk import phase_map
 
 @dataclass(frozen=True)
 class PhaseText:
-    """Finished text: the names of the table's columns, with what they are, and its rows; the k steps that all phases
-    have, or 0; the conditions on which y has pixel gemm_m of a phase."""
+    """Finished text: the type and the names of the table's columns, with what they are, and its rows; the k steps that
+    all phases have, or 0; the conditions on which y has pixel gemm_m of a phase."""
 
-    columns: tuple[tuple[str, str], ...]
+    columns: tuple[tuple[str, str, str], ...]
     rows: tuple[str, ...]
     steps: int
     inside: str
@@ -32,7 +32,8 @@ def phase_text(layout: Layout) -> PhaseText | None:
         return None
     table, maps = PhaseTable(found, problem.spatial), output.product_map(problem, found)
     alike = len(set(steps)) == 1 and steps[0] > 0
-    of_k = () if alike else (("steps", f"of {layout.config.tile_k} elements of gemm_k"),)
+    of_k = () if alike else (("int", "steps", f"of {layout.config.tile_k} elements of gemm_k"),)
+    index = lowering.index_type(problem, ())  # of offsets, which are made of these
     rows = (numbers if alike else (count, *numbers) for count, numbers in zip(steps, table.rows, strict=True))
     inside = [
         f"{c_expr(integer.simplify(maps.loop[o], maps.ranges), maps.ranges)} < {axis.extent}"
@@ -40,7 +41,7 @@ def phase_text(layout: Layout) -> PhaseText | None:
         if not axis.even
     ]
     return PhaseText(
-        (*of_k, *table.columns),
+        (*of_k, *((index, *column) for column in table.columns)),
         tuple(", ".join(map(str, row)) for row in rows),
         steps[0] if alike else 0,
         " && ".join(inside),

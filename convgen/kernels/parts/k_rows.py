@@ -113,9 +113,10 @@ class KRowsReader:
 
 
 def k_rows_reader(
-    problem: ConvProblem, walk: Walk, tile: Tile, covered: int, past_end: bool, split: bool
+    problem: ConvProblem, walk: Walk, tile: Tile, covered: int, beyond: int, past_end: bool, split: bool
 ) -> KRowsReader:
-    """`covered` is how much of gemm_k all parts step over, `past_end` whether that is more than there is."""
+    """`covered` is how much of gemm_k all parts step over, `past_end` whether that is more than there is, `beyond` how
+    far threads may step behind its end."""
     constants = Constants()
     loads, digits = loading(walk, tile), named_digits(problem, walk, constants)
     strides = constants.strides(walk.tensor, problem.groups)
@@ -130,7 +131,7 @@ def k_rows_reader(
     row = row_text(problem, walk, "w", index, constant if unsigned else 0, constants)
     scope = lowering.Scope("int", constants=constants)
     first = scope.declare("first_row", covered if split else tile.k)
-    k_index, c_type = k_index_type(walk, tile, index), bits_type(tensor.element)
+    k_index, c_type = k_index_type(walk, beyond, index), bits_type(tensor.element)
     own_step = lowering.factor(inner.step, strides) if even else ""
     what = f"{tile.k} of gemm_k by {tile.rows} output channels"
     made = KRowsReader(

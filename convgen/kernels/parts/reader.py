@@ -257,17 +257,21 @@ def inside_k(walk: Walk, past_end: bool) -> tuple[str, ...]:
     return (*([f"{first.name} < {first.limit}"] if past_end else []), *within)
 
 
-def k_index_type(walk: Walk, tile: Tile, index: str) -> str:
-    """C type of the offset that gemm_k makes; a tile may end behind gemm_k."""
-    reach = sum(d.extent * abs(d.step) for d in walk.digits) * (1 + tile.k / walk.depth)
+def k_index_type(walk: Walk, beyond: int, index: str) -> str:
+    """C type of the offset that gemm_k makes; threads step up to `beyond` places behind its end."""
+    outermost, *inner = walk.digits
+    least = math.prod(1 if d.end else d.extent for d in inner)
+    reach = sum(d.extent * abs(d.step) for d in walk.digits) - (-beyond // least) * abs(outermost.step)
     return "int" if reach < lowering.INT_LIMIT else index
 
 
 def reader(
-    problem: ConvProblem, walk: Walk, role: str, tile: Tile, covered: int, split_k: int, past_end: bool, permuted: bool
-) -> Reader:
-    """`covered` is how much of gemm_k one part steps over, `past_end` whether some step goes beyond its end;
-    `permuted` tells that the tile's rows are the product's columns, dealt out by `column_of`."""
+    problem: ConvProblem, walk: Walk, role: str, tile: Tile, covered: int, beyond: int, split_k: int, past_end: bool,
+    permuted: bool,
+) -> Reader:  # fmt: skip
+    """`covered` is how much of gemm_k one part steps over, `beyond` how far threads may step behind its end, `past_end`
+    whether some step of a part does; `permuted` tells that the tile's rows are the product's columns, dealt out by
+    `column_of`."""
     # long: a line for each value of the record
     size = tile.element_bytes
     chunk_elements = CHUNK_BYTES // size
@@ -293,7 +297,7 @@ def reader(
         f"u32({' + '.join([f'{b.name}[i]', *_moved(digits, dim)])}) < {b.extent}"
         for dim, b in zip((b.dim for b in walk.bounds if b.row is not None), row.bounds, strict=True)
     ]
-    k_index = k_index_type(walk, tile, index)
+    k_index = k_index_type(walk, beyond, index)
     even = loads.asynchronous and pieces == mine.chunks == 1
     even = even and not digits[-1].moves and not digits[-1].end and digits[-1].extent % tile.k == 0
     piece_jump = piece * (tile.chunks if loads.dealt else 1)
