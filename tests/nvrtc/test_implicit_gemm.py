@@ -51,6 +51,25 @@ def test_gather_compiles(data: st.DataObject, problem: ConvProblem, order: str) 
     check(GEMM, problem, data.draw(st.sampled_from(served(GEMM, problem, options))), options, spills)
 
 
+OF_NETWORKS = {
+    "mma_gemm": make("fprop", 32, 256, 256, (28, 28), pad=1),
+    "stem_mma": make("fprop", 32, 4, 64, (28, 28), pad=1),
+    "stem_wgmma": make("fprop", 32, 4, 64, (28, 28), pad=1),
+    "small_groups": make("fprop", 32, 128, 128, (28, 28), pad=1, groups=32),
+    "depthwise_direct": make("fprop", 32, 256, 256, (28, 28), pad=1, groups=256),
+    "depthwise_stream": make("fprop", 32, 256, 256, (28, 28), pad=1, groups=256),
+}
+
+
+@pytest.mark.parametrize("blocks", (2, 4, 8))
+@pytest.mark.parametrize("kernel", OF_NETWORKS)
+def test_blocks_that_are_asked_for_leave_threads_the_registers_they_need(kernel: str, blocks: int) -> None:
+    problem, options = OF_NETWORKS[kernel], {"kernel": kernel, "blocks": blocks}
+    strategy = DEPTHWISE if problem.groups == problem.c else GEMM
+    for target in served(strategy, problem, options):
+        check(strategy, problem, target, options)
+
+
 #: Found by test_gather_compiles, with other seeds than CI's.
 FOUND = {
     "three steps of single bytes at once": "x: s8[n=2, h=3, c=4, w=5]  filter w: s8[r=3, s=1, c=2, k=2]"

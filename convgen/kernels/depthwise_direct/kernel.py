@@ -39,7 +39,7 @@ from convgen.kernels.parts.depthwise import (
     whole_runs,
 )
 from convgen.kernels.parts.elementwise import fprop_pointers, sizes
-from convgen.kernels.parts.limits import WARP
+from convgen.kernels.parts.limits import WARP, register_obstacles
 from convgen.kernels.parts.persistent import persistent
 from convgen.targets import Target
 
@@ -47,6 +47,7 @@ from convgen.targets import Target
 MOST_REGISTER_FILTER = 40
 MOST_SLICE = 64  # channel vectors of a block
 MOST_REGISTERS = 224  # of a thread, by `registers`
+LEAST_PLACES = 8  # registers for places, where a launch leaves no more
 #: Channels a thread, the fastest first: with 8, lanes meet in the banks of shared memory.
 VECTORS = (4, 2, 8, 1)
 #: How many of these are enough, where they fit.
@@ -132,13 +133,19 @@ class Layout(Depthwise[Config]):
         return self.read.taps * self.pitch * 4
 
     @property
-    def registers(self) -> int:
-        """An estimate of the registers a thread needs."""
+    def held(self) -> int:
+        """Numbers that a thread holds in registers: sums, a row of x, filters."""
         c = self.config
         row = self.axes[1].inputs(c.tile_q) * self.inputs
         filters = self.read.taps if self.in_registers else self.read.filter[-1]
+        return c.tile_p * c.tile_q * c.vector + row + filters * c.vector
+
+    @property
+    def registers(self) -> int:
+        """An estimate of the registers a thread needs; where a launch has fewer, the compiler makes places anew."""
+        c = self.config
         places = 44 + c.tile_p * c.tile_q if c.vector == 1 else 36  # elements one by one have each a place of its own
-        return c.tile_p * c.tile_q * c.vector + row + filters * c.vector + places
+        return self.held + places
 
 
 class DepthwiseDirect(base.Kernel[Config, Layout]):
@@ -173,6 +180,8 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
             columns = layout.axes[1].inputs(c.tile_q)
             what = f"the {columns} columns of x under a thread's outputs, and its outputs, do not fit its registers"
             found.no(what, "a smaller tile", "tile.q")
+        else:
+            found += register_obstacles(layout.target, c.blocks, layout.threads, layout.held + LEAST_PLACES)
         if layout.shared_bytes > layout.target.shared_bytes_per_block and not layout.planes:
             channels = layout.slice_vectors * c.vector
             found.no(f"filters of {channels} channels take {layout.shared_bytes} bytes of shared memory")

@@ -26,7 +26,7 @@ from convgen.kernels.mma_gemm.layout import MOST_HELD, Layout
 from convgen.kernels.mma_gemm.sizes import illegal_sizes, limits, size_obstacles
 from convgen.kernels.mma_gemm.source import source
 from convgen.kernels.parts.cost import memory_on, on, traffic, written
-from convgen.kernels.parts.limits import MAX_REGISTERS, MAX_THREADS
+from convgen.kernels.parts.limits import MAX_REGISTERS, MAX_THREADS, register_obstacles
 from convgen.kernels.parts.mma import COLUMNS, ROWS, math_obstacles, maths, mma_obstacles
 from convgen.kernels.parts.prepare import words_last
 from convgen.targets import Target
@@ -128,12 +128,14 @@ class MmaGemm(base.Kernel[Config, Layout]):
     def _room(self, layout: Layout) -> list[Obstacle]:
         """What does not fit shared memory, or registers."""
         c, target, found = layout.config, layout.target, Obstacles()
-        if layout.shared_bytes > target.shared_bytes_per_block:
+        if layout.shared_bytes > (limit := target.shared_limit(c.blocks)):
+            of_each = f" for each of {c.blocks} blocks" if c.blocks > 1 else ""
             found.no(f"{c.stages} stages take {layout.shared_bytes} bytes of shared memory, {target} has "
-                     f"{target.shared_bytes_per_block}", "fewer stages or a smaller tile", "stages")  # fmt: skip
+                     f"{limit}{of_each}", "fewer stages or a smaller tile", "stages")  # fmt: skip
         if layout.warp_rows * layout.warp_columns > MOST_PART:
             found.no(f"a warp's part of {layout.warp_rows}x{layout.warp_columns} does not fit its registers",
                      "more warps, or a smaller tile", "tile.n")  # fmt: skip
+        found += register_obstacles(target, c.blocks, c.threads, min(layout.registers, MAX_REGISTERS))
         if c.split_k > max(*layout.depths, 1):
             found.no(f"split_k {c.split_k} is more than gemm_k", "a smaller split_k", "split_k")
         return found

@@ -3,6 +3,7 @@ a problem needs no formulas."""
 
 from __future__ import annotations
 
+from convgen import plurals
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels.base import Obstacle
 from convgen.targets import Target
@@ -17,6 +18,15 @@ MAX_THREADS = 1024
 MAX_REGISTERS = 255
 MAX_GRID = 2**31 - 1
 FP8 = frozenset({"e4m3", "e5m2"})
+
+
+def register_obstacles(target: Target, blocks: int, threads: int, registers: int) -> list[Obstacle]:
+    """Blocks for which a multiprocessor has no registers: the compiler would keep a thread's numbers in memory."""
+    most = target.register_blocks(registers, threads)
+    if blocks <= most:
+        return []
+    hint = f"blocks {most}" if most else "fewer threads, or a smaller tile"
+    return [Obstacle(f"an SM has registers for {plurals.counted(most, 'block')} of {threads} threads", hint, "blocks")]
 
 
 def type_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:

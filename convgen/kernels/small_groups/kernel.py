@@ -30,7 +30,7 @@ from convgen.kernels.parts.cost import on
 from convgen.kernels.parts.digits import advance
 from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, sizes, window_formulas
 from convgen.kernels.parts.image_count import image_limits, image_obstacles
-from convgen.kernels.parts.limits import MAX_THREADS, WARP
+from convgen.kernels.parts.limits import MAX_THREADS, WARP, register_obstacles
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths, mma_obstacles
 from convgen.kernels.parts.persistent import persistent
 from convgen.kernels.parts.walk import Digit, number
@@ -269,9 +269,8 @@ class SmallGroups(base.Kernel[Config, Layout]):
             found.no(f"slice {c.slice} does not divide the {slices} joined groups", option="slice")
         if not 64 <= layout.threads <= MAX_THREADS:
             found.no(f"a block has {layout.threads} threads", f"64 to {MAX_THREADS}: other warps m or slice", "warps.m")
-        elif c.blocks > (most := layout.target.register_blocks(_registers(layout), layout.threads)):
-            found.no(f"an SM has registers for {most} blocks of {layout.threads} threads",
-                     f"blocks {most}" if most else "fewer warps", "blocks")  # fmt: skip
+        else:
+            found += register_obstacles(layout.target, c.blocks, layout.threads, _registers(layout))
         if layout.shared_bytes > (limit := layout.target.shared_limit(c.blocks)):
             found.no(f"input rows take {layout.shared_bytes} bytes of shared memory; {layout.target} has {limit} for "
                      f"each of {c.blocks} blocks", "fewer rows", "tile.p")  # fmt: skip

@@ -17,7 +17,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import lane_columns, line_cost, line_limits, line_source, lines, output
-from convgen.kernels.parts.limits import WARP
+from convgen.kernels.parts.limits import WARP, register_obstacles
 from convgen.kernels.parts.line_kernel import LineKernel
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, MMAS, ROWS, Mma, math_obstacles, maths, mma_obstacles
 from convgen.kernels.parts.window_sum import window_sum
@@ -29,6 +29,8 @@ PAIR = 2 * COLUMNS
 #: Accumulators of a warp, at most; and where factors are taken apart, whose slices have sums of their own.
 MOST_PART = 64 * 64
 MOST_PART_APART = 32 * 64
+#: Registers of the estimate that the compiler does without where a launch has fewer, as measured.
+SPARED = 20
 INSTRUCTION = 1.6  # cycles of a multiprocessor's tensor cores for 16 x 8 x 16
 
 
@@ -112,6 +114,7 @@ class StemMma(LineKernel[Config, Layout]):
         if c.warp_m * c.tile_n > (MOST_PART_APART if layout.apart else MOST_PART):
             found.append(Obstacle(f"a warp's part of {c.warp_m}x{c.tile_n} does not fit its registers",
                                   "more warps, or a smaller tile", "tile.n"))  # fmt: skip
+        found += register_obstacles(layout.target, c.blocks, layout.threads, _registers(layout) - SPARED)
         return found or line_limits.too_large(layout)
 
     def root(self, problem: ConvProblem, target: Target, fixed: Options) -> Layout:

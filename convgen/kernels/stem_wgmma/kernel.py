@@ -23,6 +23,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import line_cost, line_limits, line_source, lines, output
+from convgen.kernels.parts.limits import register_obstacles
 from convgen.kernels.parts.line_kernel import LineKernel
 from convgen.kernels.parts.mma import mma_obstacles
 from convgen.kernels.stem_wgmma.config import Config
@@ -127,9 +128,7 @@ class StemWgmma(LineKernel[Config, Layout]):
         if c.tile_m < UNIT * c.warpgroups:
             found.no(f"tile m={c.tile_m} leaves some of {c.warpgroups} warpgroups without {UNIT} pixels",
                      f"m={UNIT * c.warpgroups} or more", "tile.m")  # fmt: skip
-        if c.blocks > (most := layout.target.register_blocks(_registers(layout), layout.threads)):
-            found.no(f"an SM has registers for {most} blocks of {layout.threads} threads",
-                     f"blocks {most}" if most else "a smaller tile", "blocks")  # fmt: skip
+        found += register_obstacles(layout.target, c.blocks, layout.threads, _registers(layout))
         return found or line_limits.too_large(layout)
 
     def root(self, problem: ConvProblem, target: Target, fixed: Options) -> Layout:
