@@ -17,10 +17,10 @@ from convgen.ir.dtypes import DTYPES
 from convgen.ir.plan import SPREAD_FROM, Fill, Gemm, Launch, Param, Step, TensorMap
 from convgen.ir.tensor import Tensor
 from convgen.runtime.manifest import Manifest
+from convgen.runtime.tensor_map import DATA_TYPES, FILLS, FUNCTIONS, L2_PROMOTIONS, SWIZZLES
 
 #: What encodes a tensor map, by entry point, parameter and map.
 _MapFunctions = dict[tuple[str, str, TensorMap], str]
-_FILLS = {"zero": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 
 
 class NoHostProgram(ConvgenError):
@@ -171,13 +171,12 @@ def _map_functions(launches: Iterable[Launch]) -> _MapFunctions:
 
 
 def _map(function: str, m: TensorMap) -> _Map:
-    """Names as in cuda.h: CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill."""
     return _Map(
         function=function,
         text=str(m),
         im2col=m.mode == "im2col",
-        encode={"tiled": "cuTensorMapEncodeTiled", "im2col": "cuTensorMapEncodeIm2col"}[m.mode],
-        dtype=f"CU_TENSOR_MAP_DATA_TYPE_{DTYPES[m.dtype].tma}",
+        encode=FUNCTIONS[m.mode],
+        dtype=DATA_TYPES[str(DTYPES[m.dtype].tma)].name,
         rank=len(m.dims),
         dims=_list(m.dims),
         strides=_list(m.strides) or "0",
@@ -187,9 +186,9 @@ def _map(function: str, m: TensorMap) -> _Map:
         upper=_list(m.upper),
         channels=m.channels,
         pixels=m.pixels,
-        swizzle="CU_TENSOR_MAP_SWIZZLE_" + (f"{m.swizzle}B" if m.swizzle else "NONE"),
-        l2_promotion="CU_TENSOR_MAP_L2_PROMOTION_" + (f"L2_{m.l2_promotion}B" if m.l2_promotion else "NONE"),
-        fill=f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{_FILLS[m.fill]}",
+        swizzle=SWIZZLES[m.swizzle].name,
+        l2_promotion=L2_PROMOTIONS[m.l2_promotion].name,
+        fill=FILLS[m.fill].name,
     )
 
 
