@@ -169,7 +169,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             constants=constants,
             load_input=output.load_shared_run(problem.x.dtype, "value", "source", layout.inputs, accumulate),
             mma=f"mma_m16n8k8_f32_{problem.x.dtype}_{problem.x.dtype}",
-            window_sum=_window_sum(layout, constants) if layout.fills else None,
+            window_sum=_window_sum(layout, constants) if layout.own_zeros else None,
             mentioned=mentioned,
             inside=inside,
             result=result,

@@ -26,7 +26,7 @@ def pointers(layout: Layout) -> list[Pointer]:
     problem = layout.read
     factors = factor_pointers(problem)
     results = epilogue_pointers if layout.staged_bytes else result_pointers
-    return [*(factors if layout.fills else factors[1:]), *results(problem)]
+    return [*(factors if layout.own_zeros else factors[1:]), *results(problem)]
 
 
 def launch(layout: Layout) -> Launch:

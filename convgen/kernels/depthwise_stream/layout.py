@@ -30,7 +30,7 @@ class Layout(Depthwise[Config]):
         return None
 
     @property
-    def fills(self) -> bool:
+    def own_zeros(self) -> bool:
         """Whether products have zeros of their own, which make NaNs of infinities in x."""
         return self.blocks is not None
 

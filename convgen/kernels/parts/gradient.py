@@ -33,14 +33,14 @@ PARTIALS = Param("partials", "pointer", "workspace.partials")
 SUM_BLOCK, MOST_SHARERS = 256, 16
 
 
-def left_over(problem: ConvProblem, slices: int, order: str = ORDERED, fills: bool = False) -> int:
+def left_over(problem: ConvProblem, slices: int, order: str = ORDERED, own_zeros: bool = False) -> int:
     """Slices of sums that the product's kernel leaves to a second one; 0 where it makes the result.
 
     Atomic additions make one slice of all.  They go to the result where that has their type and no epilogue, and where
-    no sum has to be made once more when it is whole, for zeros that the kernel `fills` in."""
+    no sum has to be made once more when it is whole, for zeros of the kernel's own (see `window_sum`)."""
     finished = not lowering.has_epilogue(problem)
     if order == ATOMIC:
-        return int(not finished or fills or problem.w.dtype != "f32")
+        return int(not finished or own_zeros or problem.w.dtype != "f32")
     return 0 if finished and slices == 1 else slices
 
 
@@ -143,12 +143,12 @@ class Sum:
     index: str
     load: Sequence[str]
     result: output.Result
-    spoils: str  # why sums are made once more; empty where none are
+    nan_cause: str  # why sums are made once more; empty where none are
 
 
-def _pointers(problem: ConvProblem, fills: bool) -> tuple[Pointer, ...]:
+def _pointers(problem: ConvProblem, own_zeros: bool) -> tuple[Pointer, ...]:
     w = Pointer("w", problem.w.dtype, "w", written=True)
-    factors = gradient_pointers(problem) if fills else ()
+    factors = gradient_pointers(problem) if own_zeros else ()
     return (Pointer("partials", "f32", PARTIALS.buffer), w, *epilogue_pointers(problem), *factors)
 
 
@@ -165,11 +165,11 @@ def _sharers(problem: ConvProblem, left: int, sms: int) -> int:
     return sharers
 
 
-def sum_launch(problem: ConvProblem, left: int, sms: int, dependent: bool, fills: bool = False) -> Launch:
-    """The second kernel's launch.  It reads the factors where the first one `fills` in zeros."""
+def sum_launch(problem: ConvProblem, left: int, sms: int, dependent: bool, own_zeros: bool = False) -> Launch:
+    """The second kernel's launch.  It reads the factors where the first one multiplies zeros of its own."""
     sharers = _sharers(problem, left, sms)
     blocks = -(-problem.w.size // (SUM_BLOCK // sharers * _run(problem)))
-    reads = tuple(p.vector_param for p in _pointers(problem, fills))
+    reads = tuple(p.vector_param for p in _pointers(problem, own_zeros))
     shared = 16 * SUM_BLOCK + 16 if sharers > 1 else 0
     return Launch(f"convgen_{problem.name}_sum", (blocks, 1, 1), SUM_BLOCK, reads, shared, dependent=dependent)
 
@@ -181,9 +181,9 @@ def workspaces(problem: ConvProblem, left: int, parts: int) -> tuple[Workspace, 
     return (Workspace(PARTIALS.buffer, 4 * problem.w.size * left), *of_y) if left else of_y
 
 
-def gradient_sum(problem: ConvProblem, left: int, sms: int, launch: Launch, spoils: str = "") -> Sum:
-    """Finished values for templates/parts/gradient_sum.j2.  Where a zero that the product's kernel filled in `spoils`
-    sums, says a comment, those that are NaN are made once more."""
+def gradient_sum(problem: ConvProblem, left: int, sms: int, launch: Launch, nan_cause: str = "") -> Sum:
+    """Finished values for templates/parts/gradient_sum.j2.  Where zeros of the product's kernel have made NaNs,
+    by the `nan_cause` that a comment says, those sums are made once more."""
     w, run = problem.w, _run(problem)
     names = {"c": "c_in_group"}
     absent: dict[str, Expr] = {names.get(d, d): Integer(0) for d in ("k", *problem.spatial.filter, "c")}
@@ -192,11 +192,11 @@ def gradient_sum(problem: ConvProblem, left: int, sms: int, launch: Launch, spoi
     maps = derive(problem, (variable("offset", w.size),), loop)
     along = output.Columns("elements", tuple(d for d in w.dims if w.extent(d) > 1), w.size)
     return Sum(
-        launch, _pointers(problem, bool(spoils)), epilogue_formulas(problem), left, _sharers(problem, left, sms),
+        launch, _pointers(problem, bool(nan_cause)), epilogue_formulas(problem), left, _sharers(problem, left, sms),
         w.size, run, lowering.index_type(problem, (w.size * left + SUM_BLOCK * run,)),
         output.load_run("f32", "part", "partials + slice * size + offset", run),
         output.result(problem, maps, along, output.OFFSET, run, "f32"),
-        spoils,
+        nan_cause,
     )  # fmt: skip
 
 

@@ -104,14 +104,14 @@ class StemWgrad(base.Kernel[Config, Layout]):
             *(p.vector_param for p in gradient.y_sum_pointer(problem, slices) if layout.sums_y),
         )
         # of sums that have to be made once more: y as it was given
-        factors = gradient_pointers(problem)[1:] if layout.fills and layout.stores_w else ()
+        factors = gradient_pointers(problem)[1:] if layout.own_zeros and layout.stores_w else ()
         main = Launch(
             f"convgen_{problem.name}", (layout.m_tiles, slices, 1), layout.threads,
             (*prepared.params(params), *(p.param for p in factors)), layout.shared_bytes, dependent=True,
         )  # fmt: skip
         steps = [*prepared.launches(), main]
         if not layout.stores_w:
-            steps.append(gradient.sum_launch(problem, layout.left, sms, dependent=True, fills=layout.fills))
+            steps.append(gradient.sum_launch(problem, layout.left, sms, dependent=True, own_zeros=layout.own_zeros))
         sums = gradient.workspaces(problem, layout.left, slices)
         return plan_of(layout, steps, (*prepared.workspaces, *sums), notes=prepared.notes)
 

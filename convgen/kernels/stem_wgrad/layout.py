@@ -162,7 +162,7 @@ class Layout(base.Layout[Config]):
         return -(-self.problem.k // self.config.tile_m)
 
     @property
-    def fills(self) -> bool:
+    def own_zeros(self) -> bool:
         """Whether x meets zeros that are not in y, which make NaNs of its infinities: behind y's rows, up to a whole
         stage."""
         return self.problem.output[1] % self.config.tile_k > 0

@@ -13,7 +13,7 @@ from convgen.kernels.stem_wgrad.layout import A_ROW_BYTES, A_SPAN, BUILDERS, VEC
 
 #: One, by type.
 #: Why sums are looked at.
-SPOILS = "a zero behind y's rows makes a NaN of an infinity or NaN of x"
+NAN_CAUSE = "a zero behind y's rows makes a NaN of an infinity or NaN of x"
 
 
 def source(plan: Plan, layout: Layout) -> str:
@@ -44,14 +44,14 @@ def source(plan: Plan, layout: Layout) -> str:
         m_tail=problem.k % config.tile_m != 0,
         stored=gradient.stored(problem, layout.left, lower_rows=True),
         sum=_sum(plan, layout),
-        factors=gradient_pointers(problem)[1:] if layout.fills and layout.stores_w else (),
-        filter_sum=filter_sum(problem) if layout.fills else None,
-        spoils=SPOILS,
+        factors=gradient_pointers(problem)[1:] if layout.own_zeros and layout.stores_w else (),
+        filter_sum=filter_sum(problem) if layout.own_zeros else None,
+        nan_cause=NAN_CAUSE,
     )
 
 
 def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
     if layout.stores_w:
         return None
-    spoils = SPOILS if layout.fills else ""
-    return gradient.gradient_sum(layout.problem, layout.left, layout.target.sms, plan.launch("sum"), spoils)
+    nan_cause = NAN_CAUSE if layout.own_zeros else ""
+    return gradient.gradient_sum(layout.problem, layout.left, layout.target.sms, plan.launch("sum"), nan_cause)

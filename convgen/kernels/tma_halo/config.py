@@ -63,7 +63,7 @@ class Config(RingConfig):
         return self.tile_n // self.fold
 
     @property
-    def fills(self) -> bool:
+    def lays_out_filters(self) -> bool:
         """Whether filters have zeros filled in: the consumers lay them out, not TMA."""
         return self.group_pack > 1 or self.fold > 1
 

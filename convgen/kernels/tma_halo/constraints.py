@@ -64,7 +64,7 @@ def _tile(layout: Layout) -> Obstacles:
     if layout.uneven and (config.own_channels >= layout.group.k + 64 or layout.group.k % STORE_VECTOR):
         no(f"{config.own_channels} channels do not go with the {layout.group.k} output channels of a group",
            option="tile.n")  # fmt: skip
-    if config.fills and config.weight_stages:
+    if config.lays_out_filters and config.weight_stages:
         no(
             f"{'fold' if config.fold > 1 else 'group_pack'} needs resident filters",
             "weight_stages 0",

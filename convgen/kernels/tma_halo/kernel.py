@@ -92,9 +92,9 @@ class TmaHalo(base.Kernel[Config, Layout]):
             *(Param(name, "tensor_map", "x", map) for name, map in a_maps(layout).values()), b_param(problem, config)
         ]  # fmt: skip
         # of sums that have to be made once more: x and w as they were given
-        x, w = ([p.param] if layout.spoils else [] for p in factor_pointers(problem))
+        x, w = ([p.param] if layout.own_zeros else [] for p in factor_pointers(problem))
         params = [
-            *prepared.params(factors), *([] if config.fills else w), Param("y", "pointer", "y"),
+            *prepared.params(factors), *([] if config.lays_out_filters else w), Param("y", "pointer", "y"),
             *operand_tiles.pointers(problem), *partial_sums.params(problem), *x,
         ]  # fmt: skip
         launch = Launch(

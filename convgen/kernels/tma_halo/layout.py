@@ -53,7 +53,7 @@ def output_channels_inside(problem: ConvProblem) -> bool:
 
 def b_columns(problem: ConvProblem, config: Config) -> bool:
     """Whether the filters of the problem as it is read are multiplied with their output channels contiguous."""
-    return not config.fills and output_channels_inside(problem)
+    return not config.lays_out_filters and output_channels_inside(problem)
 
 
 #: How many times longer it takes where y is planes (ResNet-50 on an NVIDIA H200).
@@ -154,10 +154,10 @@ class Layout(RingLayout[Config]):
         return -(-self.read.k // self.config.own_channels)
 
     @property
-    def spoils(self) -> bool:
+    def own_zeros(self) -> bool:
         """Whether filters have zeros that meet x's elements: those that consumers fill in, and those behind a group's
         channels, where the group ends inside a product."""
-        return self.config.fills or (self.read.groups > 1 and self.group.c % PRODUCT_CHANNELS != 0)
+        return self.config.lays_out_filters or (self.read.groups > 1 and self.group.c % PRODUCT_CHANNELS != 0)
 
     # ---- sums
 
@@ -216,7 +216,7 @@ class Layout(RingLayout[Config]):
             weight_box=self.weight_box, channel_tiles=self.channel_tiles, taps=len(h.offsets) * len(w.offsets),
             sms=self.target.sms, apart=problem.groups > 1 and min(self.span, self.stored) <= SECTOR,
             stored=self.stored,
-            splits=int(self.splits), w_pitch=0 if config.fills else self._filter_row * problem.taps,
+            splits=int(self.splits), w_pitch=0 if config.lays_out_filters else self._filter_row * problem.taps,
             **self.prepared.traffic,
             operands=operands, accesses=stores + operands / (STORE_VECTOR if self.in_vectors else 1),
         )  # fmt: skip
@@ -257,7 +257,7 @@ class Layout(RingLayout[Config]):
     def _crowd(self) -> float:
         """Requests for a line of filters that TMA brings, by all multiprocessors with a tile of the same channels, but
         for the first of each."""
-        if self.config.fills or self.b_columns:
+        if self.config.lays_out_filters or self.b_columns:
             return 0.0
         together = min(int(self.tiles) * self.channel_tiles, self.target.sms) / self.channel_tiles
         return (requests(self._filter_row, self._filter_row * self.read.taps, self.span) - 1) * together

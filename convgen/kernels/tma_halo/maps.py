@@ -42,7 +42,7 @@ def a_maps(layout: Layout) -> dict[int, tuple[str, TensorMap]]:
 
 def b_param(problem: ConvProblem, config: Config) -> Param:
     """B: w by its tensor map, or as a pointer where the consumers lay filters out themselves."""
-    if config.fills:
+    if config.lays_out_filters:
         return Param("w", "pointer", "w", alignment=problem.w.element.bytes * filter_vector(problem.w))
     return Param("b_map", "tensor_map", "w", _b_map(problem, config))
 

@@ -85,13 +85,13 @@ def source(plan: Plan, layout: Layout) -> str:
         last_pair=fragments.last_pair(problem, "K"),
         k_tail=layout.uneven or problem.k % config.own_channels != 0,
         end_k="end_k" if layout.uneven else "K",
-        filters=filters(layout) if config.fills else None,
+        filters=filters(layout) if config.lays_out_filters else None,
         planes=planes,
         idle_threads=128 % layout.epi_tile_pixels > 0,
         swizzle=operand_tiles.swizzle(layout.epi_tile_pixels if planes else config.consumer_channels),
-        window_sum=_window_sum(layout) if layout.spoils else None,
-        look=_look(layout) if layout.spoils and not layout.uneven else "",
-        spoils=_spoils(layout),
+        window_sum=_window_sum(layout) if layout.own_zeros else None,
+        look=_look(layout) if layout.own_zeros and not layout.uneven else "",
+        nan_cause=_nan_cause(layout),
     )
 
 
@@ -116,9 +116,9 @@ def counts(layout: Layout) -> dict[str, Count]:
     }
 
 
-def _spoils(layout: Layout) -> str:
+def _nan_cause(layout: Layout) -> str:
     """Where filters have zeros that meet x's elements."""
-    if not layout.config.fills:
+    if not layout.config.lays_out_filters:
         return "a zero behind a group's channels"
     folded = "phases" if layout.strided else "folded rows"
     packed = ["packed groups"] if layout.config.group_pack > 1 else []

@@ -90,7 +90,7 @@ def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
 def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold: int) -> Iterator[Part[Layout]]:
     """Tiles that go with options, in packs of so many groups."""
     root = layout_of(given, target, _plainest(pack, fold)).knowing("windows", "group")
-    problem, fills = root.read, pack > 1 or fold > 1
+    problem, lays_out = root.read, pack > 1 or fold > 1
 
     def values(name: str, defaults: Iterable[int]) -> list[int]:
         return [int(options[name])] if name in options else list(defaults)
@@ -98,7 +98,7 @@ def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold
     c, k_per_group = root.group.c, root.group.k
     # a block that divides the channels has shorter rows, and none that is partly empty
     k_spans = dict.fromkeys((*spans(c), *[k for k in SPANS if c % k == 0][:1]))
-    ahead = values("weight_stages", (0,) if fills else (0, *WEIGHT_STAGES))
+    ahead = values("weight_stages", (0,) if lays_out else (0, *WEIGHT_STAGES))
     d, h, w = root.windows
     of_rows = not problem.dynamic and h.output == 1 and not {"tile.m", "strip"} & options.keys()
     taps = len(d.offsets) * len(h.offsets) * len(w.offsets)
@@ -127,7 +127,7 @@ def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold
             fewest = min(ahead, key=lambda n: n * consumers // shares or boxes)
             config = Config(tiles[0], 1, 1, channels, k, min(depths), fewest, consumers, schedule, swap_ab, pack, fold)
             shape = root.having(config).knowing("shape_demands", "dearer")
-            us = cost.least(**shape.shape_demands, resident=fills)
+            us = cost.least(**shape.shape_demands, resident=lays_out)
             for pixels in tiles:
                 # a tile holds images, or none; where a strip is one row, a narrower tile is better a strip itself
                 fitting = [

@@ -51,7 +51,7 @@ def of_b(layout: Layout) -> End:
     stored."""
     g, config, unit = layout.gemm, layout.config, _unit(layout)
     loaded = max(-(-config.tile_n // unit) // (config.cluster if config.shared == "b" else 1), 1)
-    return _end(layout, loaded, loaded if g.group or g.fills else -(-g.columns // unit))
+    return _end(layout, loaded, loaded if g.group or g.own_zeros else -(-g.columns // unit))
 
 
 def b_rows(layout: Layout) -> int:

@@ -68,7 +68,7 @@ class Gemm:
         return self.group.c if self.group else self.problem.c
 
     @cached_property
-    def fills(self) -> bool:
+    def own_zeros(self) -> bool:
         """Whether A meets zeros that are not in the filter, which make NaNs of its infinities: between packed groups,
         or behind a group's channels, where those of the next one follow in x."""
         return self.group_pack > 1 or (self.group is not None and self.channels % LEAST_BOX > 0)
@@ -201,8 +201,8 @@ def gemm(problem: ConvProblem, group_pack: int = 1) -> Gemm:
         and lies_as(forward.w, ("c", *forward.spatial.filter, "k"))
     )
     in_planes = assigned.strided is None and x_in_planes(forward)
-    fills = forward.padding is Padding.NAN and group_pack * forward.c_per_group % LEAST_BOX == 0
+    loads_pad = forward.padding is Padding.NAN and group_pack * forward.c_per_group % LEAST_BOX == 0
     prepared = prepare.channels_last(
-        forward, copy_x=not in_planes, copy_w=not columns, group_pack=group_pack, loads_pad=fills
+        forward, copy_x=not in_planes, copy_w=not columns, group_pack=group_pack, loads_pad=loads_pad
     )  # fmt: skip
     return Gemm(assigned, prepared, columns, group_pack)

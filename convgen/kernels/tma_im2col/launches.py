@@ -44,7 +44,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
     ]
     params += partial_sums.params(problem)
     # of sums that have to be made once more: x and w as they were given
-    factors = factor_pointers(assignment(layout.problem).problem) if layout.gemm.fills else ()
+    factors = factor_pointers(assignment(layout.problem).problem) if layout.gemm.own_zeros else ()
     given = g.assigned.params(p.param for p in factors)
     main = Launch(
         entry=prefix,

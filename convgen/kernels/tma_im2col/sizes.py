@@ -47,7 +47,7 @@ def size_obstacles(problem: ConvProblem, gemm: Gemm, packed: Iterable[Gemm]) -> 
     for axis in gemm.axes:  # whose corner varies with what a stride leaves over
         if axis.upper - axis.element_stride < LIMITS[len(gemm.axes) + 2].corner_low:
             found.no(f"the window along {axis.dim} is too large for sizes that a call decides", hint)
-    if all(g.fills for g in packed):
+    if all(g.own_zeros for g in packed):
         found.append(UNFILLED)
     return found
 
@@ -59,7 +59,7 @@ def illegal_sizes(layout: Layout) -> Obstacles:
         return found
     if config.stream_k:
         found.no("stream_k needs fixed sizes", "stream_k 0", "stream_k")
-    if layout.gemm.fills:
+    if layout.gemm.own_zeros:
         found.append(UNFILLED)
     passing = {c.name for c in (*layout.arriving, *layout.leaving)}
     if not set(problem.dynamic) - IMAGES:

@@ -78,7 +78,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         *(p.vector_param for p in gradient.y_sum_pointer(layout.problem, layout.shares * layout.y_parts)),
     )
     # of sums that have to be made once more: x and y as they were given
-    factors = gradient_pointers(layout.problem) if layout.fills and layout.stores_w else ()
+    factors = gradient_pointers(layout.problem) if layout.own_zeros and layout.stores_w else ()
     main = Launch(
         entry,
         (layout.tiles * config.split_k, config.slices, 1),
@@ -93,7 +93,9 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
     before = (*g.prepared.launches(), *zeros)
     if layout.stores_w:
         return (*before, main)
-    last = gradient.sum_launch(layout.problem, layout.left, layout.target.sms, dependent=True, fills=layout.fills)
+    last = gradient.sum_launch(
+        layout.problem, layout.left, layout.target.sms, dependent=True, own_zeros=layout.own_zeros
+    )
     return (*before, main, last)
 
 

@@ -191,7 +191,7 @@ class Layout(base.Layout[Config]):
         return h.reach() * self.row_pixels + w.reach()
 
     @property
-    def fills(self) -> bool:
+    def own_zeros(self) -> bool:
         """Whether x meets zeros that are not in y, which make NaNs of its infinities: between y's rows and images."""
         return self.gemm.walked(self.shared_axes) != self.gemm.problem.output
 
@@ -296,7 +296,7 @@ class Layout(base.Layout[Config]):
     @property
     def left(self) -> int:
         """Slices of sums that a second kernel adds up, and finishes."""
-        return left_over(self.problem, self.config.slices, self.config.sums, self.fills)
+        return left_over(self.problem, self.config.slices, self.config.sums, self.own_zeros)
 
     @property
     def stores_w(self) -> bool:

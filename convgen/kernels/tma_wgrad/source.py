@@ -19,7 +19,7 @@ from convgen.kernels.tma_wgrad.ends import boxes
 from convgen.kernels.tma_wgrad.layout import A_SPAN, ELEMENT, Layout
 
 #: Why sums are looked at.
-SPOILS = "a zero around y's rows makes a NaN of an infinity or NaN of x"
+NAN_CAUSE = "a zero around y's rows makes a NaN of an infinity or NaN of x"
 
 
 def source(plan: Plan, layout: Layout) -> str:
@@ -67,9 +67,9 @@ def source(plan: Plan, layout: Layout) -> str:
         joined=stored.four and layout.store_columns % 16 == 0 and problem.c_per_group >= min(16, g.channels),
         sum=_sum(plan, layout),
         zeros=gradient.zeros(layout.problem, layout.left, plan.launch("zeros")) if config.adds else None,
-        factors=gradient_pointers(layout.problem) if layout.fills and layout.stores_w else (),
-        filter_sum=filter_sum(layout.problem, constants.mentioned) if layout.fills else None,
-        spoils=SPOILS,
+        factors=gradient_pointers(layout.problem) if layout.own_zeros and layout.stores_w else (),
+        filter_sum=filter_sum(layout.problem, constants.mentioned) if layout.own_zeros else None,
+        nan_cause=NAN_CAUSE,
     )
 
 
@@ -219,5 +219,5 @@ def _start(layout: Layout, constants: Constants) -> dict[str, str]:
 def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
     if layout.stores_w:
         return None
-    spoils = SPOILS if layout.fills else ""
-    return gradient.gradient_sum(layout.problem, layout.left, layout.target.sms, plan.launch("sum"), spoils)
+    nan_cause = NAN_CAUSE if layout.own_zeros else ""
+    return gradient.gradient_sum(layout.problem, layout.left, layout.target.sms, plan.launch("sum"), nan_cause)

@@ -87,7 +87,7 @@ def source(plan: Plan, layout: Layout) -> str:
         swizzle=operand_tiles.swizzle(EPI_TILE_PIXELS if planes else config.tile_n),
         window_sum=window_sum(layout.problem, file={"R": len(h.offsets)}),
         look="",
-        spoils="a transform",
+        nan_cause="a transform",
     )
 
 
