@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from convgen.kernels import config
 from convgen.kernels.config import Field
 from convgen.kernels.parts.clusters import MAX_CLUSTER
 from convgen.kernels.parts.limits import MAX_THREADS
+from convgen.kernels.parts.pixel_slices import SLICES, Sliced
 
 #: Blocks on a multiprocessor, at most, that are considered.
 MOST_BLOCKS = 16
 
 
 @dataclass(frozen=True)
-class Config(config.Config):
+class Config(Sliced):
     """What a thread sums up, a block's part of the channels, and the blocks that share the pixels."""
 
     vector: Annotated[int, Field("neighboring channels per thread", (1, 2, 4, 8, 16))]
@@ -32,7 +32,7 @@ class Config(config.Config):
         int,
         Field("blocks of a cluster that share the pixels; their sums are added in a fixed order", high=MAX_CLUSTER),
     ] = 1
-    slices: Annotated[int, Field("slices of the pixels; a second kernel adds their sums in order", high=4096)] = 1
+    slices: SLICES = 1
     loads: Annotated[
         str,
         Field(

@@ -16,7 +16,7 @@ from functools import cache
 
 from convgen.kernels.depthwise_wgrad.layout import Layout
 from convgen.kernels.parts.cost import CYCLES, LESS, LINE, SCHEDULERS, on, over
-from convgen.kernels.parts.gradient import left_over
+from convgen.kernels.parts.gradient import left_over, pass_bytes
 
 INSTRUCTION, CODE = 16, 48 << 10  # bytes: of an instruction, and of loops that run from a cache
 
@@ -131,7 +131,7 @@ def _row(layout: Layout, resident: int, r: Rates) -> float:
 def _second(layout: Layout, slices: int, r: Rates) -> float:
     """Microseconds of a second kernel, where one adds up slices."""
     left = left_over(layout.problem, slices)
-    return r.sum + layout.problem.w.size * 4 * (slices + 1) * 2 / r.sums if left else 0.0
+    return r.sum + pass_bytes(layout.problem, slices) / r.sums if left else 0.0
 
 
 def _joined(layout: Layout, r: Rates) -> float:

@@ -72,15 +72,12 @@ class DepthwiseWgrad(base.Kernel[Config, Layout]):
     def plan(self, layout: Layout) -> Plan:
         problem, slices, target = layout.problem, layout.config.slices, layout.target
         dependent = "dependent_launch" in target.features
-        main = Launch(
+        product = Launch(
             f"convgen_{problem.name}", (layout.channel_slices * layout.config.split_k, slices, 1), layout.block,
             (*maps(layout), *(p.vector_param for p in pointers(layout))), layout.shared_bytes,
             cluster=layout.config.split_k, dependent=dependent, blocks_per_sm=layout.config.blocks,
         )  # fmt: skip
-        steps = [main]
-        if not layout.stores_w:
-            steps.append(gradient.sum_launch(problem, layout.left, target.sms, dependent))
-        return plan_of(layout, steps, gradient.workspaces(problem, layout.left, layout.shares))
+        return plan_of(layout, gradient.launches(layout, product), gradient.workspaces(layout, layout.shares))
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)

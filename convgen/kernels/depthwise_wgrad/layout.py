@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from convgen.ir.problem import ConvProblem
-from convgen.kernels import base
 from convgen.kernels.depthwise_wgrad.config import Config
 from convgen.kernels.depthwise_wgrad.demands import Step, step_of
 from convgen.kernels.parts.axes import Axis
-from convgen.kernels.parts.gradient import left_over, y_sum
+from convgen.kernels.parts.gradient import GradientLayout, y_sum
 from convgen.kernels.parts.limits import WARP
 
 UNIT = 16  # bytes: of the widest load
@@ -77,7 +76,7 @@ def walks(problem: ConvProblem) -> tuple[Walk, Walk, Walk]:
 
 
 @dataclass(frozen=True)
-class Layout(base.Layout[Config]):
+class Layout(GradientLayout[Config]):
     """A configuration of a problem."""
 
     @cached_property
@@ -365,13 +364,3 @@ class Layout(base.Layout[Config]):
             return numbers + self.read_columns * self.inputs + OTHER_REGISTERS
         words = read * -(-self.x_bytes // 4) + c.tile_q * -(-self.y_bytes // 4)
         return numbers + read * self.inputs + words + OTHER_REGISTERS
-
-    @property
-    def left(self) -> int:
-        """Slices of sums that a second kernel adds up, and finishes."""
-        return left_over(self.problem, self.config.slices)
-
-    @property
-    def stores_w(self) -> bool:
-        """Whether the product's kernel makes the result."""
-        return self.left == 0

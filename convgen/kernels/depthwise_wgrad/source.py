@@ -23,12 +23,9 @@ from convgen.kernels.parts.lowering import ACCESS, Scope, coordinates, drop_unus
 def pointers(layout: Layout) -> list[Pointer]:
     """The product's parameters."""
     problem = layout.problem
-    last = Pointer("w", problem.w.dtype, "w", written=True)
-    if not layout.stores_w:
-        last = Pointer("partials", "f32", gradient.PARTIALS.buffer, written=True)
     of_y = gradient.y_sum_pointer(problem, layout.shares)
     factors = [] if layout.shared else [Pointer("x", problem.x.dtype, "x"), Pointer("y", problem.y.dtype, "y")]
-    return [*factors, last, *of_y]
+    return [*factors, layout.result, *of_y]
 
 
 def maps(layout: Layout) -> list[Param]:
@@ -216,8 +213,8 @@ def source(plan: Plan, layout: Layout) -> str:
         tap=_tap(layout),
         past=_past(layout),
         y_sum=gradient.y_sum(problem),
-        stored=gradient.stored(problem, layout.left),
-        sum=_sum(plan, layout),
+        stored=gradient.stored(layout),
+        sum=gradient.gradient_sum(plan, layout),
     )
 
 
@@ -264,9 +261,3 @@ def _formulas(layout: Layout) -> list[str]:
         f"w[k, {', '.join(sp.filter)}] = sum over {pixels} of y[{pixels}, k] * {x}, where",
         *window_formulas(problem),
     ]
-
-
-def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
-    if layout.stores_w:
-        return None
-    return gradient.gradient_sum(layout.problem, layout.left, layout.target.sms, plan.launch("sum"))

@@ -15,6 +15,7 @@ from convgen.kernels.depthwise_wgrad.cost import least, times
 from convgen.kernels.depthwise_wgrad.layout import Layout, walks
 from convgen.kernels.parts.hopper import launch_blocks
 from convgen.kernels.parts.limits import MAX_THREADS, WARP
+from convgen.kernels.parts.pixel_slices import most_slices
 from convgen.targets import Target
 
 #: Rows in shared memory, where they are copied there.
@@ -29,8 +30,6 @@ OF_SLICE = ("vectors", "channel_slices", "pixel_bytes")
 OF_BLOCKS = ("step", "walked", "column_strips")
 #: Channels that a block shares rows of, at most.
 WIDEST_SLICE = 192
-#: Sums that slices leave, at most.
-MOST_SUMS = 128 << 20
 #: Of the threads that a block may have, so many at least are to have work.
 LEAST_BUSY = 0.75
 
@@ -130,7 +129,7 @@ def _shares(layout: Layout, band: int, fixed: Options) -> Iterator[tuple[int, in
         if "slices" in fixed:
             yield split_k, int(fixed["slices"])
             continue
-        most = max(min(rounds // split_k, MOST_SUMS // (4 * layout.problem.w.size), 4096), 1)
+        most = most_slices(layout.problem, rounds // split_k)
         at_once = layout.target.clustered_sms(split_k) * layout.config.blocks
         full = at_once // (layout.channel_slices * split_k)
         for slices in {max(min(full, most), 1), max(min(full // 2, most), 1)} if split_k == 1 else {1}:

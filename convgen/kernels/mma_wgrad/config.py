@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from convgen.kernels import config
 from convgen.kernels.config import Field
 from convgen.kernels.parts.packing import GROUP_PACK
-from convgen.kernels.parts.sum_order import ATOMIC, ORDERED, SUMS
+from convgen.kernels.parts.pixel_slices import ORDERED, SLICES, SUMS, Sliced
 
 
 @dataclass(frozen=True)
-class Config(config.Config):
+class Config(Sliced):
     """A tile in GEMM terms (m output channels, n filter elements, k pixels), the warps that share it, and the blocks
     that share the pixels."""
 
@@ -22,14 +21,9 @@ class Config(config.Config):
     warps_m: Annotated[int, Field("warps along m", (1, 2, 4))]
     warps_n: Annotated[int, Field("warps along n", (1, 2, 4))]
     stages: Annotated[int, Field("k blocks in flight", low=2, high=8)]
-    slices: Annotated[int, Field("slices of the pixels; a second kernel adds their sums in order", high=4096)] = 1
+    slices: SLICES = 1
     group_pack: GROUP_PACK = 1
     sums: SUMS = ORDERED
-
-    @property
-    def adds(self) -> bool:
-        """Whether blocks add their sums to zeros, in any order."""
-        return self.sums == ATOMIC
 
     @property
     def threads(self) -> int:

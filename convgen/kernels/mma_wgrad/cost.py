@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from convgen.ir.problem import SECTOR
 from convgen.kernels.mma_wgrad.layout import CHUNK, ELEMENT, Layout
 from convgen.kernels.parts.cost import CYCLES, on, over
+from convgen.kernels.parts.gradient import pass_bytes
 
 
 @dataclass(frozen=True)
@@ -57,5 +58,4 @@ def time(layout: Layout) -> float:
     waves = math.ceil(blocks / (sms * layout.held))
     work = waves * (math.ceil(layout.steps / c.slices) * step / CYCLES + r.block)
     us = over(work, (problem.x.bytes + problem.y.bytes) / r.memory) + r.start
-    passes = [layout.left] * (layout.left > 0) + [c.slices] * c.adds  # atomic additions are taken for as much
-    return us + sum(problem.w.size * 4 * (slices + 1) * 2 / r.sums for slices in passes)
+    return us + sum(pass_bytes(problem, slices) / r.sums for slices in layout.sum_passes)

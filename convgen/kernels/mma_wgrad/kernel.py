@@ -23,7 +23,7 @@ from convgen.kernels.mma_wgrad.source import pointers, source
 from convgen.kernels.parts import gradient, limits
 from convgen.kernels.parts.hopper import type_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
-from convgen.kernels.parts.sum_order import ORDERED
+from convgen.kernels.parts.pixel_slices import ORDERED, most_slices
 from convgen.targets import Target
 
 #: tile_m, tile_n, tile_k, warps_m, warps_n
@@ -36,8 +36,8 @@ SHAPES: tuple[Shape, ...] = (
 STAGES = 4
 #: Channels of a pack of small groups.
 PACKED = 64
-#: Sums that slices leave, at most, and waves of blocks that they may make.
-MOST_SUMS, WAVES = 128 << 20, (1, 2, 4)
+#: Waves of blocks that slices may make.
+WAVES = (1, 2, 4)
 MOST_PIXELS = INT_LIMIT - 1024
 MOST_CHUNKS = INT_LIMIT - 1024  # of gemm_n, by whole tiles
 
@@ -101,12 +101,8 @@ class MmaWgrad(base.Kernel[Config, Layout]):
         problem, slices = layout.problem, layout.config.slices
         params = tuple(p.vector_param for p in pointers(layout))
         grid = (layout.tiles, slices, 1)
-        main = Launch(f"convgen_{problem.name}", grid, layout.config.threads, params, layout.shared_bytes)
-        steps = [gradient.zeros_launch(problem, layout.left, dependent=False)] if layout.config.adds else []
-        steps.append(main)
-        if not layout.stores_w:
-            steps.append(gradient.sum_launch(problem, layout.left, layout.target.sms, dependent=False))
-        return plan_of(layout, steps, gradient.workspaces(problem, layout.left, slices))
+        product = Launch(f"convgen_{problem.name}", grid, layout.config.threads, params, layout.shared_bytes)
+        return plan_of(layout, gradient.launches(layout, product), gradient.workspaces(layout, slices))
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)
@@ -132,7 +128,7 @@ def _shapes(fixed: Options) -> list[Shape]:
 
 def _slices(layout: Layout) -> list[int]:
     """Shares of the pixels that make so many waves."""
-    most = max(min(layout.steps, MOST_SUMS // (4 * layout.problem.w.size), 4096), 1)
+    most = most_slices(layout.problem, layout.steps)
     wanted = (waves * layout.target.sms // layout.tiles for waves in WAVES)
     return sorted({2 if layout.config.adds else 1, *(max(min(s, most), 1) for s in wanted)})
 

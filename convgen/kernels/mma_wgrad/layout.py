@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from convgen.kernels import base
 from convgen.kernels.mma_wgrad.config import Config
-from convgen.kernels.parts.gradient import left_over
+from convgen.kernels.parts.gradient import GradientLayout
 
 ELEMENT = 2  # bytes of a factor's
 CHUNK = 8  # channels of 16 bytes: what ldmatrix reads of a row
@@ -16,7 +15,7 @@ ADDRESSES = 58  # a thread's registers besides its fragments
 
 
 @dataclass(frozen=True)
-class Layout(base.Layout[Config]):
+class Layout(GradientLayout[Config]):
     """A configuration of a problem."""
 
     @property
@@ -89,13 +88,3 @@ class Layout(base.Layout[Config]):
         """Of 16 rows and 8 columns, of a warp."""
         c = self.config
         return c.tile_m // c.warps_m // 16, c.tile_n // c.warps_n // 8
-
-    @property
-    def left(self) -> int:
-        """Slices of sums that a second kernel adds up, and finishes."""
-        return left_over(self.problem, self.config.slices, self.config.sums)
-
-    @property
-    def stores_w(self) -> bool:
-        """Whether the product's kernel makes the result."""
-        return self.left == 0

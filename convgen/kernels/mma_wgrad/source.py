@@ -23,11 +23,8 @@ from convgen.kernels.parts.mma import MMAS
 def pointers(layout: Layout) -> list[Pointer]:
     """The product's parameters."""
     problem = layout.problem
-    last = Pointer("w", problem.w.dtype, "w", written=True)
-    if not layout.stores_w:
-        last = Pointer("partials", "f32", gradient.PARTIALS.buffer, written=True)
     of_y = gradient.y_sum_pointer(problem, layout.config.slices)
-    return [Pointer("x", problem.x.dtype, "x"), Pointer("y", problem.y.dtype, "y"), last, *of_y]
+    return [Pointer("x", problem.x.dtype, "x"), Pointer("y", problem.y.dtype, "y"), layout.result, *of_y]
 
 
 @dataclass(frozen=True)
@@ -129,13 +126,7 @@ def source(plan: Plan, layout: Layout) -> str:
         one=gradient.ones(problem.x.dtype),
         y_sum=gradient.y_sum(problem),
         y_sum_mmas=-(-rows // config.warps_n),
-        stored=gradient.stored(problem, layout.left, order=config.sums),
-        sum=_sum(plan, layout),
-        zeros=gradient.zeros(problem, layout.left, plan.launch("zeros")) if config.adds else None,
+        stored=gradient.stored(layout),
+        sum=gradient.gradient_sum(plan, layout),
+        zeros=gradient.zeros(plan, layout),
     )
-
-
-def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
-    if layout.stores_w:
-        return None
-    return gradient.gradient_sum(layout.problem, layout.left, layout.target.sms, plan.launch("sum"))

@@ -11,26 +11,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
 from sympy import Expr, Integer
 
 from convgen.codegen.c_expr import c_expr
 from convgen.ir.index_map import decompose, derive, extent, variable
-from convgen.ir.plan import Launch, Param, Workspace
+from convgen.ir.plan import Launch, Plan, Workspace
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
+from convgen.kernels import base
 from convgen.kernels.base import Obstacle
 from convgen.kernels.parts import lowering, output, sums
 from convgen.kernels.parts.constants import Constants, Definition
 from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, epilogue_pointers
-from convgen.kernels.parts.sum_order import ATOMIC, ORDERED
+from convgen.kernels.parts.pixel_slices import ATOMIC, ORDERED, Sliced
 from convgen.kernels.parts.window_sum import gradient_pointers
 
 #: The bits of 1.0, by type.
 _ONE = {"f16": 0x3C00, "bf16": 0x3F80}
-PARTIALS = Param("partials", "pointer", "workspace.partials")
+_PARTIALS = "workspace.partials"
 #: Threads of a block of the second kernel, and the most of them that share a filter element.
 SUM_BLOCK, MOST_SHARERS = 256, 16
+
+
+C = TypeVar("C", bound=Sliced)
 
 
 def left_over(problem: ConvProblem, slices: int, order: str = ORDERED, own_zeros: bool = False) -> int:
@@ -42,6 +47,52 @@ def left_over(problem: ConvProblem, slices: int, order: str = ORDERED, own_zeros
     if order == ATOMIC:
         return int(not finished or own_zeros or problem.w.dtype != "f32")
     return 0 if finished and slices == 1 else slices
+
+
+@dataclass(frozen=True)
+class GradientLayout(base.Layout[C]):
+    """The layout of a kernel whose blocks share the pixels."""
+
+    #: What a comment says where `own_zeros` make NaNs of x's infinities.
+    nan_cause: ClassVar[str] = ""
+
+    @property
+    def own_zeros(self) -> bool:
+        """Whether x meets zeros that are not in y, which make NaNs of its infinities."""
+        return False
+
+    @property
+    def left(self) -> int:
+        """Slices of sums that a second kernel adds up, and finishes."""
+        return left_over(self.problem, self.config.slices, self.config.sums, self.own_zeros)
+
+    @property
+    def stores_w(self) -> bool:
+        """Whether the product's kernel makes the result."""
+        return self.left == 0
+
+    @property
+    def sum_passes(self) -> list[int]:
+        """Slices of each pass over sums in memory: the second kernel's, and that of zeros and atomic additions, which
+        nothing is fitted to, and which is taken for as much."""
+        return [self.left] * (self.left > 0) + [self.config.slices] * self.config.adds
+
+    @property
+    def result(self) -> Pointer:
+        """Where the product's kernel stores its sums."""
+        if self.stores_w:
+            return Pointer("w", self.problem.w.dtype, "w", written=True)
+        return Pointer("partials", "f32", _PARTIALS, written=True)
+
+    @property
+    def factors(self) -> tuple[Pointer, ...]:
+        """x and y as they were given, where the product's kernel makes sums once more."""
+        return gradient_pointers(self.problem) if self.own_zeros and self.stores_w else ()
+
+
+def pass_bytes(problem: ConvProblem, slices: int) -> int:
+    """That a pass over so many slices of sums moves: each is written and read, and so is the result."""
+    return problem.w.size * 4 * (slices + 1) * 2
 
 
 def atomic_obstacles(slices: int) -> list[Obstacle]:
@@ -89,11 +140,11 @@ class Stored:
     constants: tuple[Definition, ...]  # definitions of what `offset` mentions
 
 
-def stored(problem: ConvProblem, left: int, lower_rows: bool = False, order: str = ORDERED) -> Stored:
+def stored(layout: GradientLayout[C], lower_rows: bool = False) -> Stored:
     """Of channels c of x; where rows are lowered, of taps of a filter row by these channels."""
+    problem, whole = layout.problem, layout.stores_w
     w, sp = problem.w, problem.spatial
-    whole = left == 0
-    index = lowering.index_type(problem, (w.size * max(left, 1),))
+    index = lowering.index_type(problem, (w.size * max(layout.left, 1),))
     outer, inner = (sp.filter[:-1], sp.filter[-1:]) if lower_rows else (sp.filter, ())
     channels = math.prod(map(problem.extent, inner)) * problem.c_per_group
     k, c = variable("k", problem.k), variable("c", channels)
@@ -106,7 +157,7 @@ def stored(problem: ConvProblem, left: int, lower_rows: bool = False, order: str
     run = w.dims[-1 - len(inner) :] == (*inner, "c")
     return Stored(
         index, c_expr(maps.offset("w"), maps.ranges, index, constants.strides(w)), str(tap.symbol),
-        run and channels % 2 == 0, order == ATOMIC,
+        run and channels % 2 == 0, layout.config.adds,
         "w" if whole else "partials", w.element.c_type if whole else "float", "u32" if packed else "Vec2",
         lowering.store(dtype, "{0}", "f32"), f"{lowering.PACK[dtype]}({{0}}, {{1}})" if packed else "Vec2{{{0}, {1}}}",
         run and channels % 4 == 0, "u64" if packed else "Vec4",
@@ -146,10 +197,12 @@ class Sum:
     nan_cause: str  # why sums are made once more; empty where none are
 
 
-def _pointers(problem: ConvProblem, own_zeros: bool) -> tuple[Pointer, ...]:
+def _pointers(layout: GradientLayout[C]) -> tuple[Pointer, ...]:
+    """The second kernel reads the factors where the first one multiplies zeros of its own."""
+    problem = layout.problem
     w = Pointer("w", problem.w.dtype, "w", written=True)
-    factors = gradient_pointers(problem) if own_zeros else ()
-    return (Pointer("partials", "f32", PARTIALS.buffer), w, *epilogue_pointers(problem), *factors)
+    factors = gradient_pointers(problem) if layout.own_zeros else ()
+    return (Pointer("partials", "f32", _PARTIALS), w, *epilogue_pointers(problem), *factors)
 
 
 def _run(problem: ConvProblem) -> int:
@@ -157,33 +210,50 @@ def _run(problem: ConvProblem) -> int:
     return math.gcd(problem.w.size, 4)
 
 
-def _sharers(problem: ConvProblem, left: int, sms: int) -> int:
+def _sharers(layout: GradientLayout[C]) -> int:
     """Threads that share an element's slices: as many as keep the GPU busy."""
-    sharers, elements = 1, problem.w.size // 4
-    while sharers < MOST_SHARERS and 4 * sharers <= left and elements * sharers < sms * 1024:
+    sharers, elements = 1, layout.problem.w.size // 4
+    busy = layout.target.sms * 1024
+    while sharers < MOST_SHARERS and 4 * sharers <= layout.left and elements * sharers < busy:
         sharers *= 2
     return sharers
 
 
-def sum_launch(problem: ConvProblem, left: int, sms: int, dependent: bool, own_zeros: bool = False) -> Launch:
-    """The second kernel's launch.  It reads the factors where the first one multiplies zeros of its own."""
-    sharers = _sharers(problem, left, sms)
+def launches(layout: GradientLayout[C], product: Launch) -> tuple[Launch, ...]:
+    """The product's launch; before it zeros, where it adds to them, and behind it the second kernel, where sums are
+    left over."""
+    zeros = [_zeros_launch(layout, product.dependent)] if layout.config.adds else []
+    last = [] if layout.stores_w else [_sum_launch(layout, product.dependent)]
+    return (*zeros, product, *last)
+
+
+def _sum_launch(layout: GradientLayout[C], dependent: bool) -> Launch:
+    problem, sharers = layout.problem, _sharers(layout)
     blocks = -(-problem.w.size // (SUM_BLOCK // sharers * _run(problem)))
-    reads = tuple(p.vector_param for p in _pointers(problem, own_zeros))
+    params = tuple(p.vector_param for p in _pointers(layout))
     shared = 16 * SUM_BLOCK + 16 if sharers > 1 else 0
-    return Launch(f"convgen_{problem.name}_sum", (blocks, 1, 1), SUM_BLOCK, reads, shared, dependent=dependent)
+    return Launch(f"convgen_{problem.name}_sum", (blocks, 1, 1), SUM_BLOCK, params, shared, dependent=dependent)
 
 
-def workspaces(problem: ConvProblem, left: int, parts: int) -> tuple[Workspace, ...]:
+def _zeros_launch(layout: GradientLayout[C], dependent: bool) -> Launch:
+    problem, params = layout.problem, (layout.result.vector_param,)
+    blocks = -(-problem.w.size // (SUM_BLOCK * _run(problem)))
+    return Launch(f"convgen_{problem.name}_zeros", (blocks, 1, 1), SUM_BLOCK, params, dependent=dependent)
+
+
+def workspaces(layout: GradientLayout[C], parts: int) -> tuple[Workspace, ...]:
     """The sums that are left over, and the sums of y of so many parts of the pixels."""
-    t = y_sum(problem)
+    t, left = y_sum(layout.problem), layout.left
     of_y = (Workspace(sums.partial(t), t.bytes * parts),) if t and parts > 1 else ()
-    return (Workspace(PARTIALS.buffer, 4 * problem.w.size * left), *of_y) if left else of_y
+    return (Workspace(_PARTIALS, 4 * layout.problem.w.size * left), *of_y) if left else of_y
 
 
-def gradient_sum(problem: ConvProblem, left: int, sms: int, launch: Launch, nan_cause: str = "") -> Sum:
-    """Finished values for templates/parts/gradient_sum.j2.  Where zeros of the product's kernel have made NaNs,
-    by the `nan_cause` that a comment says, those sums are made once more."""
+def gradient_sum(plan: Plan, layout: GradientLayout[C]) -> Sum | None:
+    """Finished values for templates/parts/gradient_sum.j2.  Where the product's kernel multiplies zeros of its own,
+    sums that are NaN are made once more."""
+    if layout.stores_w:
+        return None
+    problem, left = layout.problem, layout.left
     w, run = problem.w, _run(problem)
     names = {"c": "c_in_group"}
     absent: dict[str, Expr] = {names.get(d, d): Integer(0) for d in ("k", *problem.spatial.filter, "c")}
@@ -192,11 +262,11 @@ def gradient_sum(problem: ConvProblem, left: int, sms: int, launch: Launch, nan_
     maps = derive(problem, (variable("offset", w.size),), loop)
     along = output.Columns("elements", tuple(d for d in w.dims if w.extent(d) > 1), w.size)
     return Sum(
-        launch, _pointers(problem, bool(nan_cause)), epilogue_formulas(problem), left, _sharers(problem, left, sms),
-        w.size, run, lowering.index_type(problem, (w.size * left + SUM_BLOCK * run,)),
+        plan.launch("sum"), _pointers(layout), epilogue_formulas(problem), left, _sharers(layout), w.size,
+        run, lowering.index_type(problem, (w.size * left + SUM_BLOCK * run,)),
         output.load_run("f32", "part", "partials + slice * size + offset", run),
         output.result(problem, maps, along, output.OFFSET, run, "f32"),
-        nan_cause,
+        layout.nan_cause if layout.own_zeros else "",
     )  # fmt: skip
 
 
@@ -216,21 +286,11 @@ class Zeros:
     zero: str
 
 
-def _zeroed(left: int) -> Pointer:
-    name, buffer = ("partials", PARTIALS.buffer) if left else ("w", "w")
-    return Pointer(name, "f32", buffer, written=True)
-
-
-def zeros_launch(problem: ConvProblem, left: int, dependent: bool) -> Launch:
-    """The launch before the product's."""
-    blocks = -(-problem.w.size // (SUM_BLOCK * _run(problem)))
-    params = (_zeroed(left).vector_param,)
-    return Launch(f"convgen_{problem.name}_zeros", (blocks, 1, 1), SUM_BLOCK, params, dependent=dependent)
-
-
-def zeros(problem: ConvProblem, left: int, launch: Launch) -> Zeros:
+def zeros(plan: Plan, layout: GradientLayout[C]) -> Zeros | None:
     """Finished values for templates/parts/gradient_zeros.j2."""
-    target, run = _zeroed(left), _run(problem)
+    if not layout.config.adds:
+        return None
+    problem, target, run = layout.problem, layout.result, _run(layout.problem)
     index = lowering.index_type(problem, (problem.w.size + SUM_BLOCK * run,))
     zero = {1: "0.0f", 2: "Vec2{0.0f, 0.0f}", 4: "Vec4{0, 0, 0, 0}"}[run]
-    return Zeros(launch, (target,), target.name, problem.w.size, run, index, zero)
+    return Zeros(plan.launch("zeros"), (target,), target.name, problem.w.size, run, index, zero)

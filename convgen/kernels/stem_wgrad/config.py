@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from convgen.kernels import config
 from convgen.kernels.config import Field
+from convgen.kernels.parts.pixel_slices import SLICES, Sliced
 
 
 @dataclass(frozen=True)
-class Config(config.Config):
+class Config(Sliced):
     """A block's output channels, the two pipelines that feed it (pixels of y, rows of x), the warps that share its
     products, and the slices of the pixels.  A block has all taps."""
 
@@ -20,7 +20,7 @@ class Config(config.Config):
     depth: Annotated[int, Field("output rows whose rows of x are in use or on their way", low=2, high=8)]
     warps_m: Annotated[int, Field("warps along m", (4, 8, 12))]
     warps_n: Annotated[int, Field("groups of warps along n", low=1, high=3)] = 1
-    slices: Annotated[int, Field("slices of the pixels; a second kernel adds their sums in order", high=4096)] = 1
+    slices: SLICES = 1
 
     @property
     def consumers(self) -> int:

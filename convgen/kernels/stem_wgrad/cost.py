@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from convgen.ir.problem import SECTOR
 from convgen.kernels.parts.cost import CYCLES, over, product
+from convgen.kernels.parts.gradient import pass_bytes
 from convgen.kernels.stem_wgrad.layout import BUILDERS, Layout
 
 
@@ -55,6 +56,6 @@ def time(layout: Layout, rates: Rates = H200) -> float:
     work = waves * ((rows * row + (1 + images) * first) / CYCLES + r.store * elements)
     us = over(work, (problem.x.bytes + problem.y.bytes) / r.memory) + r.start + layout.prepared.time
     if not layout.stores_w:
-        us += r.sum + problem.w.size * 4 * (c.slices + 1) * 2 / r.sums
+        us += r.sum + pass_bytes(problem, c.slices) / r.sums
         us += problem.w.size * c.slices * (4 if layout.gathers else SECTOR) / r.sectors
     return us

@@ -20,7 +20,6 @@ from convgen.kernels.config import Options
 from convgen.kernels.parts import gradient
 from convgen.kernels.parts.hopper import MAX_BOX, target_obstacles, type_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
-from convgen.kernels.parts.window_sum import gradient_pointers
 from convgen.kernels.stem_wgrad import cost
 from convgen.kernels.stem_wgrad.config import Config
 from convgen.kernels.stem_wgrad.layout import A_ROW_BYTES, A_SPAN, VECTOR, Layout, room_for_ones
@@ -96,24 +95,20 @@ class StemWgrad(base.Kernel[Config, Layout]):
         return c.warps_m, c.warps_n, c.depth
 
     def plan(self, layout: Layout) -> Plan:
-        problem, slices, sms, prepared = layout.problem, layout.config.slices, layout.target.sms, layout.prepared
+        problem, slices, prepared = layout.problem, layout.config.slices, layout.prepared
         params = (
             Param("x", "pointer", "x", alignment=problem.x.element.bytes),
             Param("a_map", "tensor_map", "y", _a_map(layout)),
-            Param("w", "pointer", "w") if layout.stores_w else gradient.PARTIALS,
+            layout.result.vector_param,
             *(p.vector_param for p in gradient.y_sum_pointer(problem, slices) if layout.sums_y),
         )
-        # of sums that have to be made once more: y as it was given
-        factors = gradient_pointers(problem)[1:] if layout.own_zeros and layout.stores_w else ()
-        main = Launch(
+        product = Launch(
             f"convgen_{problem.name}", (layout.m_tiles, slices, 1), layout.threads,
-            (*prepared.params(params), *(p.param for p in factors)), layout.shared_bytes, dependent=True,
+            (*prepared.params(params), *(p.param for p in layout.factors[1:])), layout.shared_bytes, dependent=True,
         )  # fmt: skip
-        steps = [*prepared.launches(), main]
-        if not layout.stores_w:
-            steps.append(gradient.sum_launch(problem, layout.left, sms, dependent=True, own_zeros=layout.own_zeros))
-        sums = gradient.workspaces(problem, layout.left, slices)
-        return plan_of(layout, steps, (*prepared.workspaces, *sums), notes=prepared.notes)
+        steps = (*prepared.launches(), *gradient.launches(layout, product))
+        workspaces = (*prepared.workspaces, *gradient.workspaces(layout, slices))
+        return plan_of(layout, steps, workspaces, notes=prepared.notes)
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)

@@ -8,9 +8,8 @@ from functools import cached_property
 
 from convgen import plurals
 from convgen.ir.problem import ConvProblem
-from convgen.kernels import base
 from convgen.kernels.parts import prepare
-from convgen.kernels.parts.gradient import left_over, y_sum
+from convgen.kernels.parts.gradient import GradientLayout, y_sum
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, launch_registers
 from convgen.kernels.stem_wgrad.config import Config
 
@@ -25,10 +24,12 @@ BUILDERS = 96
 
 
 @dataclass(frozen=True)
-class Layout(base.Layout[Config]):
+class Layout(GradientLayout[Config]):
     """A vector is some neighboring taps of a filter row by all channels of x, for one output column.  A line is the
     vectors of neighboring output columns: 16 bytes apart, as wgmma has its k.  Under a stride, the vectors of one row
     of x make several lines, its phases."""
+
+    nan_cause = "a zero behind y's rows makes a NaN of an infinity or NaN of x"
 
     @cached_property
     def prepared(self) -> prepare.Prepared:
@@ -163,8 +164,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def own_zeros(self) -> bool:
-        """Whether x meets zeros that are not in y, which make NaNs of its infinities: behind y's rows, up to a whole
-        stage."""
+        """Behind y's rows, up to a whole stage."""
         return self.problem.output[1] % self.config.tile_k > 0
 
     # ---- shared memory, in bytes
@@ -222,16 +222,6 @@ class Layout(base.Layout[Config]):
         return self.config.own_fragments * self.own_vectors * self.part_columns // 2
 
     # ---- the result
-
-    @property
-    def left(self) -> int:
-        """Slices of sums that a second kernel adds up, and finishes."""
-        return left_over(self.problem, self.config.slices)
-
-    @property
-    def stores_w(self) -> bool:
-        """Whether the product's kernel makes the result."""
-        return self.left == 0
 
     @cached_property
     def gathers(self) -> bool:

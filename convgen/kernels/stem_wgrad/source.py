@@ -8,12 +8,8 @@ from convgen.kernels.parts import gradient
 from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.elementwise import window_formulas
 from convgen.kernels.parts.lowering import index_type, linear
-from convgen.kernels.parts.window_sum import filter_sum, gradient_pointers
+from convgen.kernels.parts.window_sum import filter_sum
 from convgen.kernels.stem_wgrad.layout import A_ROW_BYTES, A_SPAN, BUILDERS, VECTOR_BYTES, Layout
-
-#: One, by type.
-#: Why sums are looked at.
-NAN_CAUSE = "a zero behind y's rows makes a NaN of an infinity or NaN of x"
 
 
 def source(plan: Plan, layout: Layout) -> str:
@@ -42,16 +38,9 @@ def source(plan: Plan, layout: Layout) -> str:
         one=gradient.one(x.dtype),
         y_sum=gradient.y_sum(problem) if layout.sums_y else None,
         m_tail=problem.k % config.tile_m != 0,
-        stored=gradient.stored(problem, layout.left, lower_rows=True),
-        sum=_sum(plan, layout),
-        factors=gradient_pointers(problem)[1:] if layout.own_zeros and layout.stores_w else (),
+        stored=gradient.stored(layout, lower_rows=True),
+        sum=gradient.gradient_sum(plan, layout),
+        factors=layout.factors[1:],
         filter_sum=filter_sum(problem) if layout.own_zeros else None,
-        nan_cause=NAN_CAUSE,
+        nan_cause=layout.nan_cause,
     )
-
-
-def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
-    if layout.stores_w:
-        return None
-    nan_cause = NAN_CAUSE if layout.own_zeros else ""
-    return gradient.gradient_sum(layout.problem, layout.left, layout.target.sms, plan.launch("sum"), nan_cause)

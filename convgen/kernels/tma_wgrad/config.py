@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from convgen.kernels import config
 from convgen.kernels.config import Field
 from convgen.kernels.parts.clusters import CLUSTER, MULTICAST, SPLIT_K
 from convgen.kernels.parts.packing import GROUP_PACK
-from convgen.kernels.parts.sum_order import ATOMIC, ORDERED, SUMS
+from convgen.kernels.parts.pixel_slices import ORDERED, SLICES, SUMS, Sliced
 
 #: Columns of a tile.
 MOST_TILE_COLUMNS = 768
 
 
 @dataclass(frozen=True)
-class Config(config.Config):
+class Config(Sliced):
     """A tile in GEMM terms (m output channels, n filter elements, k pixels), the pipeline that feeds it, and the
     warps that share it, four to a warpgroup.
 
@@ -43,17 +42,12 @@ class Config(config.Config):
         int, Field("1: x is first laid out with the taps of a filter row as channels: for few channels", (0, 1))
     ] = 0
     split_k: SPLIT_K = 1
-    slices: Annotated[int, Field("slices of the pixels; a second kernel adds their sums in order", high=4096)] = 1
+    slices: SLICES = 1
     blocks: Annotated[int, Field("blocks per SM", low=1, high=4)] = 1
     group_pack: GROUP_PACK = 1
     cluster: CLUSTER = 1
     multicast: MULTICAST = "a"
     sums: SUMS = ORDERED
-
-    @property
-    def adds(self) -> bool:
-        """Whether blocks add their sums to zeros, in any order."""
-        return self.sums == ATOMIC
 
     @property
     def shared(self) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from convgen.kernels.parts.clusters import MAX_CLUSTER
 from convgen.kernels.parts.cost import CYCLES, LESS, over, product, ragged
+from convgen.kernels.parts.gradient import pass_bytes
 from convgen.kernels.tma_wgrad.layout import ELEMENT, Layout
 
 
@@ -101,11 +102,9 @@ def _loaded(layout: Layout) -> float:
 
 
 def added(layout: Layout) -> float:
-    """Of the second kernel, and of the sums that go through memory to it.  Zeros and atomic additions, for which
-    nothing is fitted, are taken for as much."""
-    r, c = H200, layout.config
-    passes = [layout.left] * (layout.left > 0) + [c.slices] * c.adds
-    return sum(r.sum + layout.problem.w.size * 4 * (slices + 1) * 2 / r.sums for slices in passes)
+    """Of the second kernel, and of the sums that go through memory to it."""
+    r = H200
+    return sum(r.sum + pass_bytes(layout.problem, slices) / r.sums for slices in layout.sum_passes)
 
 
 def pitches(layout: Layout) -> tuple[int, int]:

@@ -9,7 +9,6 @@ from convgen.ir.index_map import TmaAxis
 from convgen.ir.plan import Launch, Param, TensorMap, Workspace
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import gradient
-from convgen.kernels.parts.window_sum import gradient_pointers
 from convgen.kernels.tma_wgrad.layout import A_SPAN, Layout
 
 
@@ -74,32 +73,23 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
     params = (
         Param("a_map", "tensor_map", "y", a_map(layout)),
         Param("b_map", "tensor_map", "x", b_map(layout)),
-        Param("w", "pointer", "w") if layout.stores_w else gradient.PARTIALS,
+        layout.result.vector_param,
         *(p.vector_param for p in gradient.y_sum_pointer(layout.problem, layout.shares * layout.y_parts)),
     )
-    # of sums that have to be made once more: x and y as they were given
-    factors = gradient_pointers(layout.problem) if layout.own_zeros and layout.stores_w else ()
-    main = Launch(
+    product = Launch(
         entry,
         (layout.tiles * config.split_k, config.slices, 1),
         layout.threads,
-        (*g.prepared.params(params), *(p.param for p in factors)),
+        (*g.prepared.params(params), *(p.param for p in layout.factors)),
         layout.shared_bytes,
         cluster=config.launched,
         dependent=True,
         blocks_per_sm=config.blocks,
     )
-    zeros = [gradient.zeros_launch(layout.problem, layout.left, dependent=True)] if config.adds else []
-    before = (*g.prepared.launches(), *zeros)
-    if layout.stores_w:
-        return (*before, main)
-    last = gradient.sum_launch(
-        layout.problem, layout.left, layout.target.sms, dependent=True, own_zeros=layout.own_zeros
-    )
-    return (*before, main, last)
+    return (*g.prepared.launches(), *gradient.launches(layout, product))
 
 
 def workspaces(layout: Layout) -> tuple[Workspace, ...]:
     """Prepared factors, the slices' sums, and those of y."""
-    sums = gradient.workspaces(layout.problem, layout.left, layout.shares * layout.y_parts)
+    sums = gradient.workspaces(layout, layout.shares * layout.y_parts)
     return (*layout.gemm.prepared.workspaces, *sums)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from convgen import plurals
-from convgen.kernels import base
 from convgen.kernels.parts import clusters
-from convgen.kernels.parts.gradient import left_over, y_sum
+from convgen.kernels.parts.gradient import GradientLayout, y_sum
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, aligned, block_threads, launch_registers, register_split
 from convgen.kernels.parts.window_axis import ONE, WindowAxis
 from convgen.kernels.tma_wgrad.config import Config
@@ -21,10 +20,12 @@ ELEMENT = 2  # bytes of a factor's
 
 
 @dataclass(frozen=True)
-class Layout(base.Layout[Config]):
+class Layout(GradientLayout[Config]):
     """A configuration of a GEMM."""
 
     gemm: Gemm
+
+    nan_cause = "a zero around y's rows makes a NaN of an infinity or NaN of x"
 
     # ---- tiles
 
@@ -192,7 +193,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def own_zeros(self) -> bool:
-        """Whether x meets zeros that are not in y, which make NaNs of its infinities: between y's rows and images."""
+        """Between y's rows and images."""
         return self.gemm.walked(self.shared_axes) != self.gemm.problem.output
 
     @property
@@ -292,13 +293,3 @@ class Layout(base.Layout[Config]):
         readers = (("a", problem.y, self.n_tiles), ("b", problem.x, self.m_tiles))
         apart = ((t, tiles / (c.cluster if operand == c.shared else 1)) for operand, t, tiles in readers)
         return sum(t.bytes * math.log2(max(tiles, 1)) for t, tiles in apart)
-
-    @property
-    def left(self) -> int:
-        """Slices of sums that a second kernel adds up, and finishes."""
-        return left_over(self.problem, self.config.slices, self.config.sums, self.own_zeros)
-
-    @property
-    def stores_w(self) -> bool:
-        """Whether the product's kernel makes the result."""
-        return self.left == 0

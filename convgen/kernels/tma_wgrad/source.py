@@ -14,19 +14,16 @@ from convgen.kernels.parts import gradient, lowering, swizzle
 from convgen.kernels.parts.constants import Constants, extent_name, walk_name
 from convgen.kernels.parts.hopper import register_split
 from convgen.kernels.parts.window_axis import WindowAxis
-from convgen.kernels.parts.window_sum import filter_sum, gradient_pointers
+from convgen.kernels.parts.window_sum import filter_sum
 from convgen.kernels.tma_wgrad.ends import boxes
 from convgen.kernels.tma_wgrad.layout import A_SPAN, ELEMENT, Layout
-
-#: Why sums are looked at.
-NAN_CAUSE = "a zero around y's rows makes a NaN of an infinity or NaN of x"
 
 
 def source(plan: Plan, layout: Layout) -> str:
     """The CUDA source of a plan."""
     config, g = layout.config, layout.gemm
     problem, sp = g.problem, g.problem.spatial
-    stored = gradient.stored(layout.problem, layout.left, bool(config.lower_rows), config.sums)
+    stored = gradient.stored(layout, bool(config.lower_rows))
     constants = Constants()
     start = {} if g.pointwise else _start(layout, constants)
     tap_offsets = _tap_offsets(layout, constants)
@@ -65,11 +62,11 @@ def source(plan: Plan, layout: Layout) -> str:
         tests=_tests(layout),
         stored=stored,
         joined=stored.four and layout.store_columns % 16 == 0 and problem.c_per_group >= min(16, g.channels),
-        sum=_sum(plan, layout),
-        zeros=gradient.zeros(layout.problem, layout.left, plan.launch("zeros")) if config.adds else None,
-        factors=gradient_pointers(layout.problem) if layout.own_zeros and layout.stores_w else (),
+        sum=gradient.gradient_sum(plan, layout),
+        zeros=gradient.zeros(plan, layout),
+        factors=layout.factors,
         filter_sum=filter_sum(layout.problem, constants.mentioned) if layout.own_zeros else None,
-        nan_cause=NAN_CAUSE,
+        nan_cause=layout.nan_cause,
     )
 
 
@@ -214,10 +211,3 @@ def _start(layout: Layout, constants: Constants) -> dict[str, str]:
         lowering.coordinate_name(d): c_expr(at[d], {pixel.symbol: (0, pixel.extent - 1)}, names=names)
         for d in ("n", *(sp.output if layout.shared_axes else ()), *sp.input)
     }
-
-
-def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
-    if layout.stores_w:
-        return None
-    nan_cause = NAN_CAUSE if layout.own_zeros else ""
-    return gradient.gradient_sum(layout.problem, layout.left, layout.target.sms, plan.launch("sum"), nan_cause)

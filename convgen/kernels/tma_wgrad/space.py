@@ -13,7 +13,7 @@ from convgen.kernels.config import Options
 from convgen.kernels.parts import clusters
 from convgen.kernels.parts.copies import VECTOR
 from convgen.kernels.parts.hopper import SPANS, SWIZZLE_ALIGNMENT
-from convgen.kernels.parts.sum_order import ORDERED
+from convgen.kernels.parts.pixel_slices import ORDERED, most_slices
 from convgen.kernels.tma_wgrad.config import MOST_TILE_COLUMNS, Config
 from convgen.kernels.tma_wgrad.constraints import MOST_COLUMNS
 from convgen.kernels.tma_wgrad.cost import least
@@ -28,8 +28,6 @@ STEPS, HALO_STEPS = (64,), (64, 128)
 MOST_STAGES = 8
 #: What follows from a tile, however the pixels are shared.
 OF_TILES = ("tiles", "steps", "stage", "bytes_read", "bytes_alike")
-#: Sums that slices leave, at most: they are to stay in L2.
-MOST_SUMS = 128 << 20
 #: Waves of blocks that the shares of the pixels may make.
 WAVES = (1, 2, 3)
 #: The best so many are considered with neighbors that load an operand together, two at a time.
@@ -172,7 +170,6 @@ def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
     """(split_k, slices): a cluster's blocks by slices of the pixels, such that blocks fill the GPU so many times."""
     alone = layout.config.cluster == 1
     splits: Iterable[int] = [int(fixed["split_k"])] if "split_k" in fixed else clusters.SIZES if alone else (1,)
-    room = max(MOST_SUMS // (4 * layout.problem.w.size), 1)
     for split_k in splits:
         if split_k > 1 and "split_k" not in fixed and (layout.part_columns % (8 * split_k) or split_k > layout.steps):
             continue
@@ -180,7 +177,7 @@ def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
             yield split_k, int(fixed["slices"])
             continue
         blocks_at_once = layout.sibling(split_k=split_k).blocks_at_once
-        most = max(min(layout.steps // split_k, room, 4096), 1)
+        most = most_slices(layout.problem, layout.steps // split_k)
         wanted = {max(min(waves * blocks_at_once // (layout.tiles * split_k), most), 1) for waves in WAVES}
         for slices in sorted(wanted | {2 if layout.config.adds else 1}):
             yield split_k, slices
