@@ -110,15 +110,14 @@ def integers(tensor: Tensor, backend: TorchBackend) -> Any:
 
 def exact(problem: ConvProblem, kernel: Kernel, backend: TorchBackend) -> bool:
     """Whether a kernel's results are those of integer arithmetic, in every element."""
-    tensors = (*problem.reads, *problem.operands)
+    tensors = problem.arguments
     with backend.stream():
         inputs = [integers(t, backend) for t in tensors]
         outs = tuple(map(backend.poisoned, problem.results))
         kernel(*inputs, out=outs if problem.further else outs[0])
         for part, first in image_parts(problem):
             cut = {
-                t.name if t.role == "operand" else t.role: cut_images(t, part.n, first, backend.as_xp(a))
-                for t, a in zip(tensors, inputs, strict=True)
+                t.buffer: cut_images(t, part.n, first, backend.as_xp(a)) for t, a in zip(tensors, inputs, strict=True)
             }
             for t, out, expected in zip(problem.results, outs, references(part, cut, backend.xp), strict=True):
                 got = decode(cut_images(t, part.n, first, backend.as_xp(out)), t.dtype, backend.xp)

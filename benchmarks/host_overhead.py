@@ -83,7 +83,7 @@ def fixed(kernel: Kernel) -> Kernel:
 
 def with_gpu(kernel: Kernel) -> dict[str, float]:
     m, wait = fixed(kernel).manifest, cupy.cuda.Device().synchronize
-    tensors = (*m.reads, *m.operands, m.result)
+    tensors = (*m.arguments, m.result)
     arrays = [cupy.zeros(t.shape, numpy_dtype(t.dtype)) for t in tensors]
     found = calls(kernel, arrays, wait, "CuPy", cupy.cuda.get_current_stream().ptr)
     try:
@@ -105,7 +105,7 @@ def without_gpu(kernel: Kernel) -> dict[str, float]:
         memory = cupy.cuda.UnownedMemory(address << 24, tensor.bytes, None, 0)
         return cupy.ndarray(tensor.shape, numpy_dtype(tensor.dtype), cupy.cuda.MemoryPointer(memory, 0))
 
-    arrays = [array(tensor, i) for i, tensor in enumerate((*m.reads, *m.operands, m.result), 1)]
+    arrays = [array(tensor, i) for i, tensor in enumerate((*m.arguments, m.result), 1)]
     return calls(kernel, arrays, lambda: None, "CuPy", 16, current=False)
 
 
@@ -114,7 +114,7 @@ def calls(
 ) -> dict[str, float]:
     """Microseconds of each way to call a kernel with arrays of one library; `current`: also on its current stream."""
     m = kernel.manifest
-    names = {t.name: a for t, a in zip((*m.reads, *m.operands), arrays, strict=False)}
+    names = {t.name: a for t, a in zip(m.arguments, arrays, strict=False)}
     names |= {"out": arrays[-1], "stream": stream, "kernel": kernel}
     tensors = ", ".join([t.name for t in m.reads] + [f"{t.name}={t.name}" for t in m.operands])
     ways = {f"{library}, out= and stream= given": f"kernel({tensors}, out=out, stream=stream)"}

@@ -40,7 +40,7 @@ def launch(name: str) -> None:
         kernel = kernel.at(**{dim: size + 3 for dim, size in kernel.manifest.written.items() if dim in "nhw"})
     given = [
         cupy.random.standard_normal(t.whole.shape, dtype="f4").astype(numpy_dtype(t.dtype))
-        for t in (*kernel.manifest.reads, *kernel.manifest.operands)
+        for t in kernel.manifest.arguments
     ]
     given = [a[..., : t.row] if t.pitch else a for t, a in zip(kernel.manifest.tensors, given, strict=False)]
     outs = [(t, cupy.zeros(t.whole.shape, numpy_dtype(t.dtype))) for t in kernel.manifest.results]

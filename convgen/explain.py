@@ -109,7 +109,7 @@ def _summary(problem: ConvProblem) -> Table:
 
     pads = tuple(f"({lo},{hi})" for lo, hi in zip(problem.pad_lo, problem.pad_hi, strict=True))
     fill = "" if problem.padding is Padding.ZERO else f" {problem.padding}"
-    tensors = [("reads", t) for t in (*problem.reads, *problem.operands)] + [("writes", t) for t in problem.results]
+    tensors = [("reads", t) for t in problem.arguments] + [("writes", t) for t in problem.results]
     rows = [
         *((what, f"{t}, {si(t.bytes, 'B')}") for what, t in tensors),
         ("window", f"stride {axes(problem.stride)}, pad {axes(pads)}{fill}, dilation {axes(problem.dilation)}"),

@@ -208,7 +208,7 @@ def buffer_sets(problem: ConvProblem, backend: Backend, bytes_together: float = 
 
 
 def _buffers(problem: ConvProblem, backend: Backend) -> Buffers:
-    inputs = tuple(backend.normal(t) for t in (*problem.reads, *problem.operands))
+    inputs = tuple(backend.normal(t) for t in problem.arguments)
     return Buffers(inputs, _poisoned(problem, backend))
 
 
@@ -253,8 +253,7 @@ class Checker:
         self._seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         with backend.stream():
             self._inputs = _check_inputs(problem, backend, self._seed)
-            tensors = (*problem.reads, *problem.operands)
-            self._arrays = [(t, backend.as_xp(a)) for t, a in zip(tensors, self._inputs, strict=True)]
+            self._arrays = [(t, backend.as_xp(a)) for t, a in zip(problem.arguments, self._inputs, strict=True)]
         self._expected: dict[str, list[tuple[ConvProblem, int, tuple[verify.Expectation, ...]]]] = {}  # by arithmetic
 
     def _parts(self, arithmetic: str) -> list[tuple[ConvProblem, int, tuple[verify.Expectation, ...]]]:
@@ -263,7 +262,7 @@ class Checker:
             found = self._expected[arithmetic] = []
             parts = image_parts(self._problem)
             for part, first in [parts[0], parts[-1]] if self._ends and len(parts) > 2 else parts:
-                cut = {_array_name(t): cut_images(t, part.n, first, a) for t, a in self._arrays}
+                cut = {t.buffer: cut_images(t, part.n, first, a) for t, a in self._arrays}
                 found.append((part, first, verify.expect_all(part, cut, self._backend.xp, arithmetic)))
         return self._expected[arithmetic]
 
@@ -288,17 +287,11 @@ class Checker:
 
 def _check_inputs(problem: ConvProblem, backend: Backend, seed: int) -> list[Array]:
     """Random inputs: made on the GPU, but on the host where sums must be scaled to a result's narrow range."""
-    tensors = (*problem.reads, *problem.operands)
     if not any(t.element.is_float and t.element.bytes == 1 for t in problem.results):
         backend.seed(seed)
-        return [backend.normal(t) for t in tensors]
+        return [backend.normal(t) for t in problem.arguments]
     made = verify.random_inputs(problem, seed)
-    return [backend.upload(made[_array_name(t)], t) for t in tensors]
-
-
-def _array_name(tensor: Tensor) -> str:
-    """What references call a tensor."""
-    return tensor.name if tensor.role == "operand" else tensor.role
+    return [backend.upload(made[t.buffer], t) for t in problem.arguments]
 
 
 def image_parts(problem: ConvProblem) -> list[tuple[ConvProblem, int]]:

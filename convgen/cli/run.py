@@ -276,9 +276,8 @@ def _emulated(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
     from convgen.ir import verify
 
     arrays = verify.random_inputs(problem, seed)
-    names = [t.role for t in problem.reads] + [t.name for t in problem.operands]
     with console.progress_bar(f"emulating {kernel.name}") as advance:
-        result = kernel.emulate(*(arrays[name] for name in names), seed=seed, progress=advance)
+        result = kernel.emulate(*(arrays[t.buffer] for t in problem.arguments), seed=seed, progress=advance)
     with console.spinner(f"verifying {kernel.name}"):
         return verify.check(problem, arrays, result, arithmetic=kernel.manifest.arithmetic)
 
@@ -286,8 +285,7 @@ def _emulated(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
 def _require_memory(problem: ConvProblem) -> None:
     """The reference holds every tensor in float64, the input with padding that repeats its pixels, and the result with
     its bounds.  Raises ConvgenError."""
-    tensors = (*problem.reads, *problem.operands, *problem.results)
-    needed = sum(t.bytes + 8 * t.size for t in tensors) + 6 * 8 * sum(t.size for t in problem.results)
+    needed = sum(t.bytes + 8 * t.size for t in problem.tensors) + 6 * 8 * sum(t.size for t in problem.results)
     if problem.padding.repeats:
         needed += 8 * problem.n * problem.c * math.prod(problem.padded)
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -136,7 +136,7 @@ def given(library: NumpyLibrary, **arrays: Array) -> list[Given]:
 
 def _check_overlap(problem: ConvProblem, views: Sequence[Any], out: Any) -> None:
     """As a kernel does.  Raises Overlap."""
-    tensors = (*problem.reads, *problem.operands, problem.result)
+    tensors = (*problem.arguments, problem.result)
     slots = [Slot(t, t.name, 1, "out" if t is problem.result else "") for t in tensors]
     check_overlap(slots, [array.ctypes.data for array in (*views, out)], problem.in_place)
 
@@ -144,7 +144,7 @@ def _check_overlap(problem: ConvProblem, views: Sequence[Any], out: Any) -> None
 def _reference(problem: ConvProblem, views: Sequence[Any]) -> Any:
     from convgen.ir.reference import reference, round_to
 
-    names = [*(t.role for t in problem.reads), *(t.name for t in problem.operands)]
+    names = [t.buffer for t in problem.arguments]
     found = reference(problem, dict(zip(names, views, strict=True)))
     element = problem.result.element
     return round_to(found, element).astype(numpy_dtype(element.name), order="C")

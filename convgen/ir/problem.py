@@ -234,6 +234,16 @@ class ConvProblem:
         )
 
     @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        """All that a call takes, in order."""
+        return (*self.reads, *self.operands)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that a call takes and gives."""
+        return (*self.arguments, *self.results)
+
+    @property
     def padded(self) -> tuple[int, ...]:
         """Extents of the input with its padding."""
         return tuple(lo + e + hi for lo, e, hi in zip(self.pad_lo, self.input, self.pad_hi, strict=True))
@@ -273,7 +283,7 @@ class ConvProblem:
     def min_bytes(self) -> int:
         """Least traffic: each tensor once, of an x that is read the pixels that a window has."""
         skipped = self.x.bytes - self._bytes_in_windows() if "x" in OPS[self.op].reads else 0
-        return sum(t.bytes for t in (*self.reads, *self.operands, *self.results)) - skipped
+        return sum(t.bytes for t in self.tensors) - skipped
 
     def _bytes_in_windows(self) -> int:
         """Of x.  Neighbors along an axis that share a sector come together."""

@@ -61,7 +61,8 @@ class Tensor:
 
     @property
     def buffer(self) -> str:
-        """What launches call its memory: its role, or its name where it is an operand or a further result."""
+        """What launches call its memory, and references its array: its role, or its name where it is an operand or a
+        further result."""
         return self.name if self.role in ("operand", "result") else self.role
 
     def has_pairs(self, dim: str) -> bool:
@@ -107,6 +108,10 @@ class Tensor:
             shape.append(math.prod(self.extents[start : start + count]))
             start += count
         return tuple(shape)
+
+    def over(self, dims: Sequence[str], extents: Sequence[int]) -> Tensor:
+        """A packed tensor of the same name and elements over these dims."""
+        return Tensor(self.name, self.role, self.dtype, tuple(dims), tuple(extents))
 
     def renamed(self, names: Mapping[str, str]) -> Tensor:
         """The same memory with other names of dims."""

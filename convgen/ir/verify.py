@@ -51,7 +51,6 @@ def random_inputs(problem: ConvProblem, seed: int) -> dict[str, numpy.ndarray]:
     scale = 2.0 ** -math.ceil(max(0.0, math.log2(spread)) / 2) if narrow else 1.0
     arrays = {}
     for tensor, factor in [*((t, scale) for t in problem.reads), *((t, 1.0) for t in problem.operands)]:
-        name = tensor.name if tensor.role == "operand" else tensor.role
         if tensor.element.is_float:
             drawn: Any = numpy.float64 if tensor.dtype == "f64" else numpy.float32
             values: Array = rng.standard_normal(tensor.shape, dtype=drawn) * drawn(factor)
@@ -63,7 +62,7 @@ def random_inputs(problem: ConvProblem, seed: int) -> dict[str, numpy.ndarray]:
         if tensor.pitch:
             values, array = array, poisoned(tensor)
             array[...] = values
-        arrays[name] = array
+        arrays[tensor.buffer] = array
     return arrays
 
 

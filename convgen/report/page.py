@@ -160,10 +160,9 @@ def _timeline(c: Compilation) -> Timeline | str:
     if problem.macs > _MOST_MACS:
         return "The layer is too large to be emulated for a page."
     arrays = verify.random_inputs(problem, 0)
-    names = [t.role for t in problem.reads] + [t.name for t in problem.operands]
     try:
         with recording() as launches:
-            small.uncompiled().emulate(*(arrays[name] for name in names))
+            small.uncompiled().emulate(*(arrays[t.buffer] for t in problem.arguments))
     except (NoHostCompiler, EmulationError) as e:
         return str(e).splitlines()[0]
     return max(map(timeline, launches), key=lambda line: line.cycles)

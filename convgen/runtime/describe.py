@@ -17,7 +17,7 @@ def title(m: Manifest) -> str:
 
 def docstring(m: Manifest) -> str:
     """What `help` and a notebook's `kernel?` show."""
-    tensors = "\n".join(f"    {tensor}" for tensor in (*m.reads, *m.operands))
+    tensors = "\n".join(f"    {tensor}" for tensor in m.arguments)
     results = "\n".join(f"    {tensor}" for tensor in m.results)
     returns = "Returns a tuple" if m.further else "Returns"
     if m.dynamic:
@@ -31,7 +31,7 @@ def docstring(m: Manifest) -> str:
 
 def signature(m: Manifest) -> Signature:
     """The signature of a call; a tensor's annotation is its type and shape."""
-    given = [*m.reads, *m.operands]
+    given = m.arguments
     # Python has no argument `lambda=`, nor any by name before one that goes by place alone
     by_place = max((i for i, tensor in enumerate(given, 1) if iskeyword(tensor.name)), default=0)
     tensors = [

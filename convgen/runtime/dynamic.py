@@ -132,7 +132,7 @@ class DynamicKernel(Kernel):
     @cached_property
     def _places(self) -> dict[str, tuple[tuple[int, int, int], ...]]:
         """Where each dim's size can be read: at the argument, results last, the axis, and of how many."""
-        tensors = [t for t in (*self._given, *self.manifest.results) if t.axes is None]
+        tensors = [t for t in self.manifest.tensors if t.axes is None]
         return {
             dim: tuple((i, t.dims.index(dim), len(t.dims)) for i, t in enumerate(tensors) if dim in t.dims)
             for dim in (*self._dynamic.dims, *(dim for dim, _ in self._dynamic.derived))
@@ -160,13 +160,13 @@ class DynamicKernel(Kernel):
             if i < len(arrays):
                 shape = _shape(arrays[i])
                 if shape is None or len(shape) != rank:
-                    tensor = (*self._given, *self.manifest.results)[i]
+                    tensor = self.manifest.tensors[i]
                     if shape is None:
                         kind = type(arrays[i]).__name__
                         raise WrongType(f"{tensor.name} is of type {kind}: expected an array, with a shape")
                     raise WrongShape(f"{tensor.name} has shape {shape}, expected dims {' '.join(tensor.dims)}")
                 return shape[axis]
-        if dim in self._inverse and len(arrays) >= len(self._given):
+        if dim in self._inverse and len(arrays) >= len(self.manifest.arguments):
             output, taken = self._inverse[dim]
             return self._size(output, arrays) + taken
         hint = f"hint: pass the result as out=, or choose it: {self.name}.at({dim}=...)"

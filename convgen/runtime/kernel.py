@@ -45,7 +45,7 @@ class Kernel:
         kernel(x, w, b=bias, out=y, stream=s)   # no allocation
         y, t = kernel(x, w, z=y, out=(y, t))    # of several results, of which y adds to what it was
 
-    Pass tensors in the order of `manifest.reads`, then `manifest.operands`, or by their names in the spec.  They
+    Pass tensors in the order of `manifest.arguments`, or by their names in the spec.  They
     must have the spec's shapes, with dims in the spec's order, packed, and on one GPU: CuPy arrays, torch tensors,
     or anything with `__cuda_array_interface__` or DLPack.  Channels that the spec calls a slice (`c=64 of 256`) are
     views, `whole[..., 64:128]`; without `out`, such a result is the first channels of a new whole.  Nothing is copied.
@@ -80,8 +80,7 @@ class Kernel:
         self.ptx = artifact.ptx
         self._replan = replan
         self._explain = explain
-        self._given = (*self.manifest.reads, *self.manifest.operands)
-        self._names = tuple(t.name for t in self._given)
+        self._names = tuple(t.name for t in self.manifest.arguments)
         self._readers: dict[tuple[type, ...], Readers] = {}
         #: by library, GPU and types
         self._warm: dict[tuple[Any, ...], _Launches] = {}
@@ -289,10 +288,10 @@ class Kernel:
             alignment = max(tensor.element.bytes, alignments.get(buffer, 1))
             return Slot(tensor, buffer, alignment, out, self._chosen, reads)
 
-        reads = {tensor.name: tensor.shape for tensor in self._given}
+        reads = {tensor.name: tensor.shape for tensor in self.manifest.arguments}
         results = self.manifest.results
         outs = [f"out[{i}]" for i in range(len(results))] if len(results) > 1 else ["out"]
-        return (*map(slot, self._given), *map(slot, results, outs))
+        return (*map(slot, self.manifest.arguments), *map(slot, results, outs))
 
     def _each_out(self, out: Any) -> tuple[Array, ...]:
         """The arrays of `out`, one for each result.  Raises WrongArguments."""

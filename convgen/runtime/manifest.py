@@ -124,10 +124,15 @@ class Manifest:
             flags=flags,
         )
 
+    @cached_property
+    def arguments(self) -> tuple[Tensor, ...]:
+        """All that a call takes, in order."""
+        return (*self.reads, *self.operands)
+
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Every tensor that a launch touches: reads, operands, results."""
-        return (*self.reads, *self.operands, *self.results)
+        """All that a call takes and gives."""
+        return (*self.arguments, *self.results)
 
     @property
     def results(self) -> tuple[Tensor, ...]:

@@ -46,7 +46,7 @@ def test_any_call(target: Target, kernel: str, data: st.DataObject, seed: int) -
     problem = at(made.plan.problem, case.sizes) if case.sizes else made.plan.problem
     own = own_arrays(made.plan.problem.in_place, np.random.default_rng(seed))
     given_arrays, results = arrays_of(problem, seed, case.whole), []
-    tensors = (*problem.reads, *problem.operands)
+    tensors = problem.arguments
     for _ in range(2):  # the second call is the quick one
         on_gpu = zip(given_arrays, tensors, strict=True)
         arrays = {name: on_device(tensor, given_arrays[name]) for name, tensor in on_gpu}

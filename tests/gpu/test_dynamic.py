@@ -99,9 +99,7 @@ def check(compilation: driver.Compilation, kernel: Kernel, sizes: tuple[int, int
     problem = compilation.request.problem
     problem = at(problem, {d: size for d, size in zip("nhw", sizes, strict=True) if d in problem.dynamic})
     arrays = integers(problem, seed)
-    given = [
-        cupy.asarray(arrays[t.role if t in problem.reads else t.name]) for t in (*problem.reads, *problem.operands)
-    ]
+    given = [cupy.asarray(arrays[t.buffer]) for t in problem.arguments]
     y = kernel(*given)
     (right,) = references(problem, arrays)
     dtype = problem.result.dtype
@@ -151,10 +149,7 @@ def test_a_dynamic_kernel_gives_what_the_kernel_of_fixed_sizes_gives(target: Tar
         problem = at(compilation.request.problem, dict(zip("nhw", sizes, strict=True)))
         plan = compilation.choice.strategy.plan(problem, target, compilation.plan.options)
         fixed = Kernel(artifacts.build(driver.render(plan), plan))
-        given = [
-            cupy.asarray(rng.standard_normal(t.shape), dtype=t.element.numpy)
-            for t in (*problem.reads, *problem.operands)
-        ]
+        given = [cupy.asarray(rng.standard_normal(t.shape), dtype=t.element.numpy) for t in problem.arguments]
         assert (kernel(*given).view("u1") == fixed(*given).view("u1")).all(), f"{sizes}"
 
 

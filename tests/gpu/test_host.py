@@ -37,7 +37,7 @@ def test_a_host_program_computes_what_a_call_computes(name: str, tmp_path: Path,
     subprocess.run([compiler, "-std=c++17", f"-I{header}", str(source), library, "-o", str(program)], check=True)
     (tmp_path / "cubin").write_bytes(kernel.cubin)
 
-    tensors = (*kernel.manifest.reads, *kernel.manifest.operands)
+    tensors = kernel.manifest.arguments
     inputs = {t.name: rng.standard_normal(t.shape, dtype="f4").astype(numpy_dtype(t.dtype)) for t in tensors}
     files = [tmp_path / f"{t.name}.bin" for t in kernel.manifest.tensors]
     for array, path in zip(inputs.values(), files, strict=False):

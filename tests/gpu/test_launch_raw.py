@@ -40,7 +40,7 @@ def test_results_are_the_same_bit_by_bit(target, rng, name):
             pytest.skip(str(error))
     kernel = convgen.compile(f"conv layer {{ {KERNELS[name]} pad 1 }}", target=target.name)
     manifest = kernel.manifest
-    tensors = *manifest.reads, *manifest.operands
+    tensors = manifest.arguments
     arguments = [cupy.asarray(rng.standard_normal(t.shape).astype(t.element.numpy)) for t in tensors]
     expected = kernel(*arguments).view("u1")
     made = [kernel.launch_raw(*arguments)]
@@ -56,7 +56,7 @@ def test_results_are_the_same_bit_by_bit(target, rng, name):
 def test_torch_tensors_too(target, rng):
     torch = pytest.importorskip("torch")
     kernel = convgen.compile(f"conv layer {{ {KERNELS['direct']} pad 1 }}", target=target.name)
-    tensors = *kernel.manifest.reads, *kernel.manifest.operands
+    tensors = kernel.manifest.arguments
     arguments = [torch.from_numpy(rng.standard_normal(t.shape).astype(t.element.numpy)).cuda() for t in tensors]
     made = kernel.launch_raw(*arguments)
     assert isinstance(made, torch.Tensor)

@@ -641,8 +641,7 @@ def test_a_copied_or_saved_kernel_gives_the_same_bits(target, rng, strategy, tmp
 
     made = convgen.compile(SPEC, target=target.name, strategy=strategy)
     given = {
-        t.name: cupy.asarray(rng.integers(-3, 4, t.shape).astype(numpy_dtype(t.dtype)))
-        for t in (*made.manifest.reads, *made.manifest.operands)
+        t.name: cupy.asarray(rng.integers(-3, 4, t.shape).astype(numpy_dtype(t.dtype))) for t in made.manifest.arguments
     }
     expected = made(**given)
     made(**given, out=expected)  # warm: its call is written for it
@@ -661,10 +660,7 @@ def test_a_saved_kernel_runs_in_another_process(target, rng, tmp_path):
     import convgen
 
     made = convgen.compile(SPEC, target=target.name)
-    given = {
-        t.name: rng.integers(-3, 4, t.shape).astype(numpy_dtype(t.dtype))
-        for t in (*made.manifest.reads, *made.manifest.operands)
-    }
+    given = {t.name: rng.integers(-3, 4, t.shape).astype(numpy_dtype(t.dtype)) for t in made.manifest.arguments}
     made.save(tmp_path / "kernel")
     np.savez(tmp_path / "given.npz", **given)
     code = (
@@ -698,7 +694,7 @@ def test_every_nvrtc_that_is_installed_gives_the_same_bits(target, rng, monkeypa
         if not results:
             given = {
                 t.name: cupy.asarray(rng.integers(-3, 4, t.shape).astype(numpy_dtype(t.dtype)))
-                for t in (*made.manifest.reads, *made.manifest.operands)
+                for t in made.manifest.arguments
             }
         results[library.version] = made(**given).view("u2").get()
     first, *others = results.values()

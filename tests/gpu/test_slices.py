@@ -26,7 +26,7 @@ def test_kernels_take_slices(target: Target, name: str) -> None:
     report = Checker(problem, backend, 1)(kernel, kernel.manifest.arithmetic)
     assert report, report
     with backend.stream():
-        inputs = [backend.normal(t) for t in (*problem.reads, *problem.operands)]
+        inputs = [backend.normal(t) for t in problem.arguments]
         outs = tuple(backend.poisoned(t) for t in problem.results)
         given = outs if len(outs) > 1 else outs[0]
         for _ in range(3):  # the second call is the quick one

@@ -54,7 +54,7 @@ def inputs(problem: ConvProblem, seed: int) -> dict[str, Any]:
     """Normal data on the GPU for every tensor that is read, by role or operand name."""
     import cupy
 
-    tensors = (*problem.reads, *problem.operands)
+    tensors = problem.arguments
     if any(t.dtype not in ("f16", "bf16", "f32") for t in tensors):
         return {name: on_device(a) for name, a in verify.random_inputs(problem, seed).items()}
     random = cupy.random.default_rng(seed)
@@ -68,7 +68,7 @@ def inputs(problem: ConvProblem, seed: int) -> dict[str, Any]:
         bits = values.view(cupy.uint32)  # rounded to nearest even
         return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(cupy.uint16)
 
-    return {t.name if t.role == "operand" else t.role: normal(t) for t in tensors}
+    return {t.buffer: normal(t) for t in tensors}
 
 
 def poisoned(tensor: Tensor) -> Any:

@@ -111,7 +111,7 @@ class FakeBackend:
 
 def reference_kernel(problem: ConvProblem, backend: FakeBackend | None = None, us: float = 10.0) -> Callable[..., None]:
     """A kernel that is right, and takes `us`."""
-    names = [t.role if t.role != "operand" else t.name for t in (*problem.reads, *problem.operands)]
+    names = [t.buffer for t in problem.arguments]
 
     def kernel(*inputs: numpy.ndarray, out: numpy.ndarray) -> None:
         value = reference(problem, dict(zip(names, inputs, strict=True)))

@@ -551,7 +551,7 @@ def first_choices(
 def integers(problem: ConvProblem, seed: int) -> dict[str, np.ndarray]:
     """Integers so small that every sum of products is exact in float32."""
     random = np.random.default_rng(seed)
-    given = {t.name if t.role == "operand" else t.role: t for t in (*problem.reads, *problem.operands)}
+    given = {t.buffer: t for t in problem.arguments}
     return {name: random.integers(-2, 3, t.shape, np.int8).astype(numpy_dtype(t.dtype)) for name, t in given.items()}
 
 

@@ -145,7 +145,7 @@ def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sli
         *epilogue_pointers(problem),
         Pointer("x", x.dtype, "x", written=True),
     )
-    units, per_unit = units_of(Tensor(x.name, x.role, x.dtype, dims, extents), 1 if sliced else 0)
+    units, per_unit = units_of(x.over(dims, extents), 1 if sliced else 0)
     return Kernel(
         "im2col/col2im_gather.cu.j2",
         entry,

@@ -18,7 +18,7 @@ def image_obstacles(problem: ConvProblem) -> Obstacles:
     if not problem.dynamic:
         return found
     hint = "leave `dynamic` out"
-    for t in (*problem.reads, *problem.results, *problem.operands):
+    for t in problem.tensors:
         if "n" in t.dims[1:]:
             found.no(f"{t.name} needs fixed sizes, unless `n` is its outermost dim", hint)
     if lowering.index_type(problem, ()) != "int":

@@ -34,7 +34,7 @@ def type_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
     if "fp8_convert" in target.features or problem.op is Op.IM2COL:
         return []
     names: dict[str, list[str]] = {}
-    for t in (*problem.reads, *problem.results, *problem.operands):
+    for t in problem.tensors:
         if t.dtype in FP8:
             names.setdefault(t.dtype, []).append(t.name)
     return [

@@ -115,8 +115,8 @@ def index_type(problem: ConvProblem, counts: Iterable[int]) -> str:
 
 def _indexed(problem: ConvProblem) -> dict[str, int]:
     """What a kernel of any type counts, by what it is: elements of tensors, padded extents."""
-    tensors = {f"elements of {t.name}": t.span for t in (*problem.reads, *problem.results, *problem.operands)}
-    return tensors | {f"padded {d}": e for d, e in zip(problem.spatial.input, problem.padded, strict=True)}
+    elements = {f"elements of {t.name}": t.span for t in problem.tensors}
+    return elements | {f"padded {d}": e for d, e in zip(problem.spatial.input, problem.padded, strict=True)}
 
 
 def index_limits(problem: ConvProblem, index: str) -> tuple[Limit, ...]:

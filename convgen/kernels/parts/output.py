@@ -188,7 +188,7 @@ class _Run:
 
     def first(self, t: Tensor) -> str:
         """Of its first element."""
-        return self._text(self.maps.offset(t.role if t is self.problem.result else t.name), t)
+        return self._text(self.maps.offset(t.buffer), t)
 
     def element(self, t: Tensor) -> str:
         """Of element e."""

@@ -61,7 +61,7 @@ def _read(problem: ConvProblem, t: Tensor) -> Tensor | None:
 def _values(problem: ConvProblem, t: Tensor) -> Tensor:
     """What is summed: a tensor that the operator reads, or values that the kernel writes, packed, in the order of the
     operator's result."""
-    return _read(problem, t) or replace(t, dims=problem.result.dims, extents=problem.result.extents, pitch=None)
+    return _read(problem, t) or t.over(problem.result.dims, problem.result.extents)
 
 
 def completed(plan: Plan, problem: ConvProblem) -> Plan:

@@ -76,7 +76,7 @@ def im2col(problem: ConvProblem, entry: str, buffer: str, sliced: bool, form: st
 def _without(lowered: Tensor, looped: set[str]) -> Tensor:
     """The dims that a thread's index counts."""
     kept = [(d, e) for d, e in zip(lowered.dims, lowered.extents, strict=True) if d not in looped]
-    return Tensor(lowered.name, lowered.role, lowered.dtype, tuple(d for d, _ in kept), tuple(e for _, e in kept))
+    return lowered.over([d for d, _ in kept], [e for _, e in kept])
 
 
 def _loops(scope: Scope, problem: ConvProblem, nest: Nest, at: dict[str, Expr], dims: list[str]) -> list[Condition]:
@@ -106,7 +106,7 @@ def _target(scope: Scope, lowered: Tensor, at: dict[str, Expr], head: int, per_u
     """C text of the element's offset; of a slice, from the slice's first row on."""
     if not head:
         return offset(scope, lowered, at)
-    columns = Tensor(lowered.name, lowered.role, lowered.dtype, lowered.dims[head:], lowered.extents[head:])
+    columns = lowered.over(lowered.dims[head:], lowered.extents[head:])
     row = scope.text(floordiv(symbol("index"), Integer(per_unit)) * math.prod(columns.extents))
     rest = offset(scope, columns, at)
     return row if rest == "0" else f"{row} + {rest}"
