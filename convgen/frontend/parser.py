@@ -21,7 +21,7 @@ from convgen.frontend.dims import DYNAMIC_DIMS
 from convgen.frontend.lost import Region
 from convgen.frontend.operators import OPERATORS
 from convgen.frontend.place import Place, setting_meant
-from convgen.frontend.tokens import COMMENT, END, MIXED, STRAY, grammar, meant, tokens
+from convgen.frontend.tokens import COMMENT, END, MIXED, STRAY, TEXTS, grammar, meant, tokens
 from convgen.ir.problem import Padding
 
 
@@ -31,12 +31,9 @@ def parse(text: str, report: Report) -> ast.Spec:
 
 
 #: What people leave out, the likeliest first.
-_FORGOTTEN = {
-    "COMMA": ",", "COLON": ":", "ASSIGN": "=", "LET": "let", "OPERAND": "operand", "LBRACE": "{", "RSQB": "]",
-    "RPAR": ")",
-}  # fmt: skip
+_FORGOTTEN = ("COMMA", "COLON", "ASSIGN", "LET", "OPERAND", "LBRACE", "RSQB", "RPAR")
 #: What people take for one another.
-_MISTAKEN = {"COLON": ("ASSIGN", "="), "ASSIGN": ("COLON", ":"), "COMPARE": ("ASSIGN", "=")}
+_MISTAKEN = {"COLON": "ASSIGN", "ASSIGN": "COLON", "COMPARE": "ASSIGN"}
 #: A mended text has to go on for so many words.
 _AHEAD = 3
 _UNREAD = ast.Spec((), (), frozenset(), whole=False)
@@ -150,7 +147,7 @@ class _Parse:
             if all(map(_is_written, braces)):  # else what closes it was taken for one that was put in
                 self._report.error("E003", message, span_of(brace))
                 self._unclosed.append(brace)
-            self._words.insert(at, self._made("RBRACE", "}", at))
+            self._words.insert(at, self._made("RBRACE", at))
             return at
         is_stray = word.type in (STRAY, COMMENT)
         message, span, hint = hints.explain_stray(place) if is_stray else hints.explain(place)
@@ -196,11 +193,11 @@ class _Parse:
             if self._goes_on([named, *self._ahead(at + 2)]):
                 words[at : at + 1 + (keyword not in wording.TENSORS)] = [named]  # a tensor's sign is the next fault
                 return f"{place.word} as {keyword}"
-        for kind, text in _FORGOTTEN.items():
-            sign = self._made(kind, text, at)
+        for kind in _FORGOTTEN:
+            sign = self._made(kind, at)
             if place.lacks(kind) and self._goes_on([sign, *ahead]):
                 words.insert(at, sign)
-                return f"with {text}"
+                return f"with {sign}"
         values = self._values
         last_comma = values and isinstance(values[-1], Token) and values[-1].type == "COMMA"
         if last_comma and place.keyword not in wording.AXES and self._goes_on(ahead, less=1):
@@ -215,18 +212,18 @@ class _Parse:
             yield [Token.new_borrow_pos(*sign, word)]
         if word.type == STRAY and not word[0].isalnum():  # in place of a sign
             lacking = Place(self._words, place.at + 1, place.kinds, place.braces).lacks
-            signs = ((kind, text) for kind, text in _FORGOTTEN.items() if not text.isalpha() and lacking(kind))
-            yield from ([Token.new_borrow_pos(*sign, word)] for sign in signs)
+            signs = (kind for kind in _FORGOTTEN if not TEXTS[kind].isalpha() and lacking(kind))
+            yield from ([_instead(word, sign)] for sign in signs)
         if word.type == "COMMA" and "LET" in place.kinds:
-            yield [Token.new_borrow_pos("LET", "let", word)]
+            yield [_instead(word, "LET")]
         if bracket := place.bracket_meant:
-            yield [Token.new_borrow_pos(*bracket, word)]
+            yield [_instead(word, bracket)]
         if place.is_too_much or place.separates_assignments or (word.type == "RBRACE" and not place.braces):
             yield []
         if word.type == "COLON" and place.kinds == {"LBRACE"}:
-            yield [self._made("LBRACE", "{", place.at)]
+            yield [self._made("LBRACE", place.at)]
         if word.type in _MISTAKEN and (word.type != "COMPARE" or word == "=="):
-            yield [Token.new_borrow_pos(*_MISTAKEN[word.type], word)]
+            yield [_instead(word, _MISTAKEN[word.type])]
         if keyword := place.keyword_meant:
             yield [Token.new_borrow_pos(keyword.upper(), keyword, word)]
         if (place.declares and word.type in (MIXED, STRAY) and word[0].isalnum()) or place.is_keyword_for_name:
@@ -262,8 +259,9 @@ class _Parse:
             return False
         return True
 
-    def _made(self, kind: str, text: str, at: int) -> Token:
+    def _made(self, kind: str, at: int) -> Token:
         """A word that is not in the text, behind the one before a place."""
+        text = TEXTS[kind]
         if at == 0:
             return Token(kind, text, 0, 1, 1, 1, 1, 0)
         before = self._words[at - 1]
@@ -335,7 +333,7 @@ class _Parse:
         conv = next(i for i, w in enumerate(words) if w.type == "CONV")
         named = [w for w in words[conv + 1 :] if w.type != "STRAY"] or words[conv : conv + 1]
         made = [words[conv], Token.new_borrow_pos("NAME", named[0][:32], named[0])]
-        return made if self._words[at].type == "LBRACE" else [*made, self._made("LBRACE", "{", at)]
+        return made if self._words[at].type == "LBRACE" else [*made, self._made("LBRACE", at)]
 
     def _drop(self) -> list[Token]:
         """Forgets what is on the stack behind the last complete statement of the block at hand; the words of that."""
@@ -367,6 +365,11 @@ def _words(parts: Sequence[Token | Tree[Token]]) -> list[Token]:
         else:
             found.append(part)
     return found
+
+
+def _instead(word: Token, kind: str) -> Token:
+    """A word of this kind in place of another."""
+    return Token.new_borrow_pos(kind, TEXTS[kind], word)
 
 
 def _is_written(word: Token) -> bool:

@@ -21,7 +21,7 @@ _REACH = 500
 #: What people write too much of.
 _TOO_MUCH = frozenset({"SLASH", "COMMA", "ASSIGN", "COLON", "RPAR", "RSQB"})
 #: Signs that close brackets.
-_CLOSING = {"RSQB": "]", "RPAR": ")"}
+_CLOSING = ("RSQB", "RPAR")
 #: Kinds that declare a tensor of the convolution.
 _TENSORS = frozenset({"INPUT", "FILTER", "OUTPUT", "LOWERED"})
 #: Kinds behind which a value stands.
@@ -137,9 +137,9 @@ class Place:
         return behind and self.word.type == "NAME" and not self.begins_line and self._has_brace_too_many
 
     @property
-    def bracket_meant(self) -> tuple[str, str] | None:
-        """Kind and text of the bracket that a brace is typed for: one is open, and no block needs the brace."""
-        meant = next(((kind, sign) for kind, sign in _CLOSING.items() if kind in self.kinds), None)
+    def bracket_meant(self) -> str | None:
+        """Kind of the bracket that a brace is typed for: one is open, and no block needs the brace."""
+        meant = next((kind for kind in _CLOSING if kind in self.kinds), None)
         return meant if self.word.type == "RBRACE" and self._has_brace_too_many else None
 
     @property

@@ -6,6 +6,7 @@ from convgen import habits
 from convgen.frontend import wording
 from convgen.frontend.place import Place, setting_meant
 from convgen.frontend.size_hints import CHANNEL_SLICE, LAYOUTS
+from convgen.frontend.tokens import TEXTS
 from convgen.ir.dtypes import TENSOR_DTYPES
 
 SEPARATED = "settings stand without commas between them"
@@ -57,8 +58,7 @@ def bracket(place: Place) -> str | None:
     before, word = place.before, place.word
     is_closing = word.type in _OPENING
     if bracket := place.bracket_meant:
-        kind, sign = bracket
-        return f"a `{_OPENING[kind]}` is closed by `{sign}`"
+        return f"a `{_OPENING[bracket]}` is closed by `{TEXTS[bracket]}`"
     if is_closing and not place.is_open(word):
         return f"this `{word}` closes nothing"
     if place.kinds == {"LBRACE"} and before is not None:

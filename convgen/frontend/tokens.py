@@ -22,6 +22,12 @@ from convgen.cache import Cache
 #: Kinds of words besides the grammar's: a character, or a word of letters, that the language does not have; digits and
 #: letters in one, such as 0x10; a comment of another language; the end of the file (lark's name).
 STRAY, MIXED, COMMENT, END = "STRAY", "MIXED", "COMMENT", "$END"
+#: Kinds of words that have one text, signs and keywords that messages show: lark's names, and the grammar's.
+TEXTS = {
+    "ASSIGN": "=", "COLON": ":", "COMMA": ",", "LBRACE": "{", "RBRACE": "}", "LSQB": "[", "RSQB": "]", "LPAR": "(",
+    "RPAR": ")", "PLUS": "+", "MINUS": "-", "STAR": "*", "SLASH": "/", "PERCENT": "%", "NOT": "!", "LET": "let",
+    "CONV": "conv", "OPERAND": "operand", "RESULT": "result",
+}  # fmt: skip
 
 
 @cache
@@ -241,11 +247,7 @@ _MEANT: dict[str, tuple[str, str]] = {
     "≠": ("COMPARE", "!="),
     **dict.fromkeys(";\\'\"`´“”„‘’«»", ("", "")),
 }
-_SIGNS = {
-    "=": "ASSIGN", ":": "COLON", ",": "COMMA", "{": "LBRACE", "}": "RBRACE", "[": "LSQB", "]": "RSQB", "(": "LPAR",
-    ")": "RPAR", "+": "PLUS", "-": "MINUS", "*": "STAR", "/": "SLASH", "%": "PERCENT", "!": "NOT", "<": "COMPARE",
-    ">": "COMPARE",
-}  # fmt: skip
+_KINDS = {text: kind for kind, text in TEXTS.items() if len(text) == 1} | dict.fromkeys("<>", "COMPARE")
 
 
 def meant(token: Token) -> tuple[str, str] | None:
@@ -256,6 +258,6 @@ def meant(token: Token) -> tuple[str, str] | None:
     if (found := _MEANT.get(token)) or len(token) != 1:
         return found
     wide = unicodedata.normalize("NFKC", token)  # of signs in the width of Chinese characters
-    if wide in _SIGNS:
-        return _SIGNS[wide], wide
+    if wide in _KINDS:
+        return _KINDS[wide], wide
     return None if token.isprintable() and not token.isspace() else ("", "")

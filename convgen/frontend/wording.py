@@ -8,7 +8,7 @@ from collections.abc import Collection
 from lark import Token
 
 from convgen.diagnostics import quote
-from convgen.frontend.tokens import COMMENT, END
+from convgen.frontend.tokens import COMMENT, END, TEXTS
 
 SETTINGS = (
     "input", "filter", "output", "lowered", "stride", "pad", "dilation",
@@ -39,11 +39,8 @@ AXES = {"stride": "stride h=2 w=1", "pad": "pad h=1 w=(0, 2)", "dilation": "dila
 #: Groups of kinds that messages name as one.
 _VALUE = frozenset({"INT", "FLOAT", "NAME", "LPAR", "MINUS", "NOT"})
 OPERATORS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "COMPARE", "AND", "OR"})
-_SIGNS = {
-    "ASSIGN": "=", "COLON": ":", "COMMA": ",", "LBRACE": "{", "RBRACE": "}", "LSQB": "[", "RSQB": "]",
-    "LPAR": "(", "RPAR": ")", "STAR": "*", "LET": "let", "CONV": "conv", "OPERAND": "operand",
-    "RESULT": "result",
-}  # fmt: skip
+#: Kinds of signs that an operator, or a value, stands for.
+_OF_VALUES = (_VALUE | OPERATORS) - {"LPAR", "STAR"}
 #: What a name is, by the word in front of it, or else by the last keyword.
 _NAMES_AFTER = {
     "LET": "a name", "CONV": "a name for the conv", "INPUT": "a name for the tensor", "FILTER": "a name for the tensor",
@@ -75,7 +72,7 @@ def expected(kinds: Collection[str], before: str, keyword: str) -> str:
         words.append(after or _NAMES_IN.get(keyword, "a name"))
     if "INT" in left:
         words.append("`1`")
-    words += [f"`{sign}`" for kind, sign in _SIGNS.items() if kind in left]
+    words += [f"`{text}`" for kind, text in TEXTS.items() if kind in left - _OF_VALUES]
     if END in left:
         words.append("the end of the file")
     return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
