@@ -126,32 +126,53 @@ def _summary(problem: ConvProblem) -> Table:
     return Table(f"{problem.name}: {problem.op}", ("", ""), tuple(rows))
 
 
-def product_rate(problem: ConvProblem, gpu: Gpu, plan: Plan | None) -> Rate:
-    """How fast a part multiplies the problem's factors, in the arithmetic of the plan."""
-    return gpu.multiply(problem.reads[0].dtype, plan and plan.options.get("math"))
+@dataclass(frozen=True)
+class Roofline:
+    """A problem's work, and the rates at which a part moves its tensors and multiplies its factors."""
+
+    flops: int
+    traffic: int  # bytes, each tensor once
+    memory: Rate
+    products: Rate
+
+    @property
+    def moving(self) -> float:
+        """Seconds."""
+        return self.traffic / self.memory.per_second
+
+    @property
+    def computing(self) -> float:
+        return self.flops / self.products.per_second
+
+    @property
+    def least(self) -> float:
+        return max(self.moving, self.computing)
+
+
+def roofline(problem: ConvProblem, gpu: Gpu, plan: Plan | None) -> Roofline:
+    """That of a part, in the arithmetic of the plan."""
+    products = gpu.multiply(problem.reads[0].dtype, plan and plan.options.get("math"))
+    return Roofline(2 * problem.macs, problem.min_bytes, gpu.memory, products)
 
 
 def _roofline(problem: ConvProblem, gpu: Gpu, plan: Plan | None) -> Table:
     """The least time that a part can take, and how near the plan's estimate comes, where it is of that part."""
-    flops, traffic = 2 * problem.macs, problem.min_bytes
-    least = moving = traffic / gpu.memory.per_second
-    rate = gpu.memory
-    rows = [("move each tensor once", si(traffic, "B"), si(rate.per_second, "B/s"), duration(moving), rate.source)]
-    note = f"At least {duration(moving)} on {gpu.name}: all memory, no arithmetic."
-    if flops:
-        rate = product_rate(problem, gpu, plan)
-        computing = flops / rate.per_second
-        least = max(moving, computing)
-        rows.append(
-            ("multiply and add", si(flops, "FLOP"), si(rate.per_second, "FLOP/s"), duration(computing), rate.source)
-        )
-        bound = "arithmetic" if computing >= moving else "memory"
-        note = f"At least {duration(least)}, bound by {bound} on {gpu.name}: {flops / traffic:.0f} FLOP per byte."
+    r = roofline(problem, gpu, plan)
+    rows = [_roofline_row("move each tensor once", r.traffic, "B", r.memory, r.moving)]
+    note = f"At least {duration(r.moving)} on {gpu.name}: all memory, no arithmetic."
+    if r.flops:
+        rows.append(_roofline_row("multiply and add", r.flops, "FLOP", r.products, r.computing))
+        bound = "arithmetic" if r.computing >= r.moving else "memory"
+        note = f"At least {duration(r.least)}, bound by {bound} on {gpu.name}: {r.flops / r.traffic:.0f} FLOP per byte."
     if plan and plan.us:
         of_another = gpu != plan.target.gpu
-        share = f" on {plan.target.gpu.name}" if of_another else f", {least * 1e6 / plan.us:.0%} of the roofline"
+        share = f" on {plan.target.gpu.name}" if of_another else f", {r.least * 1e6 / plan.us:.0%} of the roofline"
         note += f" The plan is estimated at {duration(plan.us * 1e-6)}{share}."
     return _roofline_table(rows, note)
+
+
+def _roofline_row(what: str, amount: int, unit: str, rate: Rate, seconds: float) -> tuple[str, ...]:
+    return what, si(amount, unit), si(rate.per_second, f"{unit}/s"), duration(seconds), rate.source
 
 
 def _roofline_table(rows: Sequence[tuple[str, ...]], note: str) -> Table:

@@ -238,6 +238,15 @@ class Peaks:
     tflops: float
     gb_per_s: float
 
+    @property
+    def ridge(self) -> float:
+        """FLOPs a byte from which on arithmetic takes longer than memory."""
+        return self.tflops * 1e3 / self.gb_per_s
+
+    def tflops_at(self, intensity: float) -> float:
+        """The most TFLOP/s with so many FLOPs a byte."""
+        return min(intensity * self.gb_per_s / 1e3, self.tflops)
+
     def roofline_us(self, flops: float, bytes_moved: float) -> float:
         """The least time for that much arithmetic and traffic."""
         return max(flops / self.tflops / 1e6, bytes_moved / self.gb_per_s / 1e3)

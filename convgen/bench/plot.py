@@ -9,6 +9,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+from convgen.bench.baselines import Peaks
 from convgen.bench.results import Row, Run, summarize
 from convgen.diagnostics import ConvgenError
 from convgen.spec import UsageError
@@ -80,13 +81,13 @@ def _roofline(axes: Any, run: Run) -> None:
         if points:
             axes.scatter(*zip(*points, strict=True), s=16, c=color, marker=marker, label=label, linewidths=0)
     span = [x for row, x in zip(rows, intensities, strict=True) if row.flops]
-    for dtype, peaks in run.peaks.items():
-        ridge = peaks["tflops"] * 1e3 / peaks["gb_per_s"]
-        ends = [min([*span, ridge]) / 1.3, ridge, max([*span, ridge]) * 1.3]
-        axes.plot(ends, [min(x * peaks["gb_per_s"] / 1e3, peaks["tflops"]) for x in ends], color=_LINE, linewidth=1)
+    for dtype, measured in run.peaks.items():
+        peaks = Peaks(**measured)
+        ends = [min([*span, peaks.ridge]) / 1.3, peaks.ridge, max([*span, peaks.ridge]) * 1.3]
+        axes.plot(ends, list(map(peaks.tflops_at, ends)), color=_LINE, linewidth=1)
         above = {"xytext": (0, 4), "textcoords": "offset points"}
-        axes.annotate(f"{dtype}: {peaks['tflops']:.0f} TFLOP/s", (ends[2], peaks["tflops"]), ha="right", **above)
-        axes.annotate(f"{peaks['gb_per_s']:.0f} GB/s", (ends[0], ends[0] * peaks["gb_per_s"] / 1e3), ha="left", **above)
+        axes.annotate(f"{dtype}: {peaks.tflops:.0f} TFLOP/s", (ends[2], peaks.tflops), ha="right", **above)
+        axes.annotate(f"{peaks.gb_per_s:.0f} GB/s", (ends[0], peaks.tflops_at(ends[0])), ha="left", **above)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("FLOPs a byte of least traffic")

@@ -14,7 +14,7 @@ from convgen.driver import Compilation
 from convgen.emulator import EmulationError, NoHostCompiler, views
 from convgen.emulator.timeline import Timeline, timeline
 from convgen.emulator.trace import recording
-from convgen.explain import formulas, product_rate
+from convgen.explain import formulas, roofline
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
 from convgen.picture import STYLE
@@ -132,8 +132,7 @@ def _times(c: Compilation) -> str:
     """The plan's estimate beside those of the strategies that serve, over the roofline."""
     problem, plan = c.request.problem, c.plan
     gpu = plan.target.gpu
-    computing = 2 * problem.macs / product_rate(problem, gpu, plan).per_second
-    least = 1e6 * max(problem.min_bytes / gpu.memory.per_second, computing)
+    least = 1e6 * roofline(problem, gpu, plan).least
     rows = {f"this plan ({plan.strategy})": plan.us} if plan.us else {}
     for name, strategy in strategies.STRATEGIES.items():
         if name != plan.strategy and not strategy.obstacles(problem, plan.target, {}):
