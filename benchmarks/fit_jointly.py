@@ -69,11 +69,11 @@ STEMS = ("ragged_writes", "odd_writes", "word_writes")
 #: The rates that are fitted.  Nothing here tells the others.
 MODELS = {
     "tma_halo": Model(tma_halo, told=(
-        "start", "shared_wait", "row", "ragged", "latency", "stages_held", "tap", "weights", "serial_store",
+        "start", "shared_wait", "row", "ragged", "latency", "stages_held", "tap", "resident_bytes", "serial_store",
         "ragged_writes", "odd_writes",
     )),
     "tma_im2col": Model(tma_im2col, told=(
-        "start", "spread", "shared_wait", "l2", "row", "weight_row", "stage", "straddle", "ragged_line",
+        "start", "spread", "shared_wait", "l2", "row", "b_row", "stage", "straddle", "ragged_line",
         "latency", "stages_held", "store", "epi_tile", "turn", "multicast", "joint", "split", "split_store",
         "cut_sector", "cut_by_threads", "seam",
     )),

@@ -156,7 +156,7 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
 def _outputs(scope: Scope, problem: ConvProblem, tile: int) -> tuple[list[str], dict[str, Expr]]:
     """Dims that threads run over, outermost first, and the coordinates of a thread's first output.
 
-    Neighboring threads take neighboring pixels, and read the same weights.  With groups they follow
+    Neighboring threads take neighboring pixels, and read the same filters.  With groups they follow
     the result's layout, because neighboring channels then read neighboring elements of x.
     """
     result, tiled_dim = problem.result, PRODUCTS[problem.op].tiled_dim

@@ -49,7 +49,7 @@ def _sizes(layout: Layout) -> Obstacles:
 
 
 def _tile(layout: Layout) -> Obstacles:
-    """How consumers share a tile, and which weights go with it."""
+    """How consumers share a tile, and which filters go with it."""
     config, found = layout.config, Obstacles()
     no = found.no
     if config.schedule == "cooperative" and config.consumers == 1:

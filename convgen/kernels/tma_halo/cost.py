@@ -29,16 +29,16 @@ class Rates:
     ragged: float = 1.372
     latency: float = 696.1
     stages_held: float = 2.204
-    # (as `weight_row`, `weights`, and `store`: tuning runs of 584 layers on H100s and H200s, 2026-11-27)
-    tap: float = 110.0  # cycles of waiting and signalling, a tap of streamed weights
-    weight_row: float = 1.5  # cycles a row of resident weights, loaded once,
-    weights: float = 60.0  # and their bytes a cycle, where consumers lay them out
+    # (as `resident_row`, `resident_bytes`, and `store`: tuning runs of 584 layers on H100s and H200s, 2026-11-27)
+    tap: float = 110.0  # cycles of waiting and signalling, a tap of streamed filters
+    resident_row: float = 1.5  # cycles a row of resident filters, loaded once,
+    resident_bytes: float = 60.0  # and their bytes a cycle, where consumers lay them out
     line: float = 6.5  # cycles a request for a line of them, which multiprocessors get one after the other;
     queue: float = 2.0  # and what it adds to the latency of streamed ones, whose loads overlap (218 layers);
-    alike: float = 1.3e7  # bytes of resident weights a microsecond, by all multiprocessors, of the same (227 layers)
+    alike: float = 1.3e7  # bytes of resident filters a microsecond, by all multiprocessors, of the same (227 layers)
     store: float = 4e-4  # a vector of a tile's elements that is stored, or read of an operand
     serial_store: float = 3.807e-05  # a tile's element: what the other consumers' MMAs do not hide
-    l2: float = 6.0e6  # bytes of halo tiles and weights: the most that any of 31 layers had, not part of the fit
+    l2: float = 6.0e6  # bytes of halo tiles and filters: the most that any of 31 layers had, not part of the fit
     memory: float = 4.75e6
     ragged_writes: float = 0.9048  # more bytes of y, where its pixels begin inside a sector,
     odd_writes: float = 1.771  # and where they are no vectors of 8 bytes
@@ -75,13 +75,13 @@ def _stored(pixels: int, channels: int, accesses: float, functions: float, r: Ra
 
 def time(
     *, pixels: int, channels: int, k: int, stages: int, weight_stages: int, consumers: int, shares: int,
-    by_channels: bool, blocks: int, products: float, box: int, weight_box: int, tiles: int, channel_tiles: int,
+    by_channels: bool, blocks: int, products: float, box: int, filter_box: int, tiles: int, channel_tiles: int,
     taps: int, apart: bool, crowd: float, operands: int,
     reads: int, writes: int, x_pitch: int, w_pitch: int, y_pitch: int, stored: int, accesses: float, splits: float,
     sms: int, rates: Rates = H200, functions: float = 0.0, most: int = 0,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_halo kernel of 2-byte elements: `blocks` halo tiles of `box` bytes a tile, which
-    `shares` consumers share, `pixels` x `channels` each.  Weights of a tap and a block are `weight_box` bytes,
+    `shares` consumers share, `pixels` x `channels` each.  Filters of a tap and a block are `filter_box` bytes,
     `weight_stages` of them in flight; 0: resident, and of a line of them `crowd` requests come beyond the first of each
     multiprocessor.  An output channel's begin `w_pitch` bytes apart; 0: consumers lay them out.  `apart`: a group's
     channels are a sector, of lines that blocks of other groups share.  `stored` bytes of a pixel of y are stored
@@ -97,14 +97,14 @@ def time(
     latency = r.latency / CYCLES
     a_byte = r.row / (2 * k) / CYCLES
     halo, dearer = box * a_byte * ragged(r.ragged, x_pitch), ragged(r.ragged, w_pitch)
-    weights = weight_box * a_byte * dearer
+    filters = filter_box * a_byte * dearer
     if weight_stages:
-        prologue, load = weights, blocks * (halo + taps * weights)
-        come = latency + r.queue * crowd / CYCLES + weights
+        prologue, load = filters, blocks * (halo + taps * filters)
+        come = latency + r.queue * crowd / CYCLES + filters
         tap = max(mma + r.tap / CYCLES, come / max(weight_stages - r.stages_held, 0.25))
     else:
-        kept = taps * blocks * weight_box
-        brought = kept / (2 * k) * r.weight_row * dearer + r.line * crowd if w_pitch else kept / r.weights
+        kept = taps * blocks * filter_box
+        brought = kept / (2 * k) * r.resident_row * dearer + r.line * crowd if w_pitch else kept / r.resident_bytes
         prologue, load, tap = max(brought / CYCLES, kept * busy_sms / r.alike), blocks * halo, mma
     # of a tile: its taps, what its halo tiles keep them waiting, its storing
     share = 1 / max(max(tiles, most) * channel_tiles / sms, 1) / memory
@@ -120,7 +120,7 @@ def time(
     turns = math.ceil(tiles / max(sms // channel_tiles, 1))
     in_turn = math.ceil(turns * shares / consumers)
     time = max((turns - 1) * busy + alone, in_turn * alone + (in_turn - 1) * between)
-    streamed = taps * weight_box * _in_sectors(k, w_pitch) if weight_stages else 0
+    streamed = taps * filter_box * _in_sectors(k, w_pitch) if weight_stages else 0
     fetched = blocks * (box * _in_sectors(k, x_pitch) + streamed) * tiles * channel_tiles
     time = max(time, fetched / r.l2)
     moved = reads + written + splits * r.split
@@ -129,7 +129,7 @@ def time(
 
 def least(
     *, channels: int, k: int, shares: int, by_channels: bool, blocks: int, products: float,
-    weight_box: int, channel_tiles: int, taps: int, apart: bool, operands: int, reads: int, writes: int,
+    filter_box: int, channel_tiles: int, taps: int, apart: bool, operands: int, reads: int, writes: int,
     x_pitch: int, w_pitch: int, y_pitch: int, stored: int, accesses: float, splits: float, sms: int, resident: bool,
     rates: Rates = H200,
 ) -> Callable[[int, int], float]:  # fmt: skip
@@ -138,7 +138,7 @@ def least(
     tensor cores, and bytes for device memory."""
     r = rates
     memory = r.memory * (r.apart if apart else 1.0)
-    prologue = taps * blocks * weight_box / r.weights / CYCLES if resident else 0.0
+    prologue = taps * blocks * filter_box / r.resident_bytes / CYCLES if resident else 0.0
     moved = reads + _written(writes, y_pitch, stored, r) + splits * r.split
 
     def us(pixels: int, tiles: int) -> float:

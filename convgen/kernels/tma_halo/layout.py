@@ -175,7 +175,7 @@ class Layout(RingLayout[Config]):
     # ---- shared memory, in bytes
 
     @property
-    def weight_box(self) -> int:
+    def filter_box(self) -> int:
         """A tap's input channels of a block, for a tile's output channels, or for whole boxes of contiguous ones."""
         return (self.column_boxes * COLUMNS_BOX if self.b_columns else self.config.tile_n) * self.span
 
@@ -185,7 +185,7 @@ class Layout(RingLayout[Config]):
         return -(-self.config.tile_n // COLUMNS_BOX)
 
     @cached_property
-    def weight_boxes(self) -> int:
+    def filter_boxes(self) -> int:
         _, h, w = self.windows
         return self.halos * len(h.offsets) * len(w.offsets)
 
@@ -213,7 +213,7 @@ class Layout(RingLayout[Config]):
         return dict(
             channels=config.consumer_channels, k=config.tile_k, shares=config.shares, by_channels=config.swap_ab > 0,
             blocks=self.halos, products=mean_products(products(config.tile_k), self.last_products, self.blocks),
-            weight_box=self.weight_box, channel_tiles=self.channel_tiles, taps=len(h.offsets) * len(w.offsets),
+            filter_box=self.filter_box, channel_tiles=self.channel_tiles, taps=len(h.offsets) * len(w.offsets),
             sms=self.target.sms, apart=problem.groups > 1 and min(self.span, self.stored) <= SECTOR,
             stored=self.stored,
             splits=int(self.splits), w_pitch=0 if config.lays_out_filters else self._filter_row * problem.taps,
@@ -271,7 +271,7 @@ class Layout(RingLayout[Config]):
 
     @property
     def threads(self) -> int:
-        """Of a block.  Streamed weights have a producer, and so a warp, of their own."""
+        """Of a block.  Streamed filters have a producer, and so a warp, of their own."""
         least = 128 * self.config.consumers + (64 if self.config.weight_stages else 32)
         return max(block_threads(self.config.consumers), least)
 

@@ -118,12 +118,12 @@ class RingLayout(base.Layout[C]):
         raise NotImplementedError
 
     @property
-    def weight_box(self) -> int:
+    def filter_box(self) -> int:
         """What streams at once of the filters."""
         raise NotImplementedError
 
     @property
-    def weight_boxes(self) -> int:
+    def filter_boxes(self) -> int:
         """Such boxes of a tile's output channels."""
         raise NotImplementedError
 
@@ -133,12 +133,12 @@ class RingLayout(base.Layout[C]):
         raise NotImplementedError
 
     @property
-    def weights(self) -> int:
+    def filter_bytes(self) -> int:
         """Of all filters: of those in flight, or of a tile's output channels."""
-        return self._weights(self.config.weight_stages)
+        return self._filter_bytes(self.config.weight_stages)
 
-    def _weights(self, stages: int) -> int:
-        return aligned((self.config.rings * stages or self.weight_boxes) * self.weight_box)
+    def _filter_bytes(self, stages: int) -> int:
+        return aligned((self.config.rings * stages or self.filter_boxes) * self.filter_box)
 
     @property
     def epi_tile_pixels(self) -> int:
@@ -185,7 +185,7 @@ class RingLayout(base.Layout[C]):
     def fixed_by(self, weight_stages: int) -> int:
         """All but the halo tiles, with another number of boxes of filters: it does not depend on the halo tile."""
         barriers = 8 * self._barriers(0, weight_stages)
-        return SWIZZLE_ALIGNMENT + self.epilogue_bytes + self._weights(weight_stages) + barriers
+        return SWIZZLE_ALIGNMENT + self.epilogue_bytes + self._filter_bytes(weight_stages) + barriers
 
     @cached_property
     def epilogue_bytes(self) -> int:
@@ -200,12 +200,12 @@ class RingLayout(base.Layout[C]):
     def shared_table(self) -> tuple[tuple[str, str], ...]:
         c = self.config
         rings, consumers = plurals.counted(c.rings, "ring"), plurals.counted(c.consumers, "consumer")
-        held = f"{self.weight_boxes} boxes"
+        held = f"{self.filter_boxes} boxes"
         if c.weight_stages:
             held = f"{rings} x {plurals.counted(c.weight_stages, 'stage')}"
         rows = [
             ("halo tiles", f"{rings} x {plurals.counted(c.stages, 'stage')} x {self.halo.bytes}"),
-            ("filters", f"{held} x {self.weight_box}"),
+            ("filters", f"{held} x {self.filter_box}"),
             ("y", f"{consumers} x {self.epi_tile_bytes}"),
         ]
         if self.arriving:

@@ -25,7 +25,7 @@ class Rates:
     mma: float = 1.053  # of the tensor cores' peak time
     l2: float = 59.86  # bytes a cycle for a multiprocessor
     row: float = 2.713  # cycles a row of a box
-    weight_row: float = 1.805
+    b_row: float = 1.805
     stage: float = 10.0  # cycles to signal a stage, besides what it loads
     line: float = 6.5  # cycles a request for a line of B, which multiprocessors get one after the other
     straddle: float = 0.5007  # more, for each line that a row touches beyond its first
@@ -119,11 +119,11 @@ def time(
     start = r.start + r.spread * min(units / sms, 1)
     loaded, queue = b_rows, r.line * crowd / CYCLES
     if resident:  # all of B comes before the first product
-        start, loaded, queue = start + resident * r.weight_row * _straddling(k, x_pitch, r) / CYCLES, 0, 0.0
+        start, loaded, queue = start + resident * r.b_row * _straddling(k, x_pitch, r) / CYCLES, 0, 0.0
     mma = rows / 64 * products * product(columns, r.shared_wait) * r.mma
     a_rows = m * (1 - min(r.multicast, 1.0) * (1 - 1 / cluster) * (shared == "a"))
-    weight_row = r.row if stream_k else r.weight_row
-    load = max((a_rows + loaded) * k * 2 / r.l2, a_rows * r.row + loaded * weight_row)
+    b_row = r.row if stream_k else r.b_row
+    load = max((a_rows + loaded) * k * 2 / r.l2, a_rows * r.row + loaded * b_row)
     fetched = m / (cluster if shared == "a" else 1) + loaded / (cluster if shared == "b" else 1)
     load = _loading(load, fetched, k, x_pitch, r)
     load = load * ragged(r.ragged_alone if resident else 0.0, x_pitch) + r.stage / k_blocks

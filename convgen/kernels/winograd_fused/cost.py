@@ -36,15 +36,15 @@ def time(layout: Layout, rates: Rates = H200) -> float:
     steps = shares * filter_rows * layout.last_products
     tensor = steps * POINTS * n / 2 * r.mma
     # bytes that TMA brings for a tile, and cycles of a halo tile's and a filter row's
-    streamed = layout.weight_box if config.weight_stages else 0
+    streamed = layout.filter_box if config.weight_stages else 0
     brought = layout.blocks * layout.halo.box + filter_rows * streamed
-    halo, weights = (r.latency + box / layout.span * r.row for box in (layout.halo.box, streamed))
+    halo, filters = (r.latency + box / layout.span * r.row for box in (layout.halo.box, streamed))
     read = POINTS * n * PIXEL_BYTES + QUADS * PIXELS * PIXEL_BYTES * conflicts(layout)
     shared = (steps * read + brought + 2 * outputs * layout.read.y.element.bytes) / SHARED
     tiles = layout.tiles * layout.channel_tiles
     waits = [tensor + r.serial_store * outputs * CYCLES, shared, brought / layout.span * r.row]
     if config.weight_stages:
-        waits.append(filter_rows * weights / max(config.weight_stages - r.stages_held, 0.25))
+        waits.append(filter_rows * filters / max(config.weight_stages - r.stages_held, 0.25))
         waits[0] += filter_rows * (r.tap + (JOINT if config.cluster > 1 else 0.0))
     if config.stages == 1:  # nothing is loaded while a consumer multiplies
         waits.append((layout.blocks * halo + tensor) / config.rings)
@@ -53,7 +53,7 @@ def time(layout: Layout, rates: Rates = H200) -> float:
     workers = max(sms // (layout.channel_tiles * config.cluster), 1) * config.cluster
     turns = math.ceil(layout.tiles / workers)
     turns = math.ceil(turns / config.rings) * config.rings
-    resident = 0.0 if config.weight_stages else layout.weights / r.weights
+    resident = 0.0 if config.weight_stages else layout.filter_bytes / r.resident_bytes
     fetched = brought - filter_rows * streamed * (1 - 1 / config.cluster)
     main = max((halo + resident + turns * busy) / CYCLES, fetched * tiles / r.l2)
     prepared = LAUNCH_US + (layout.problem.w.bytes + layout.u.bytes) / BYTES_PER_US

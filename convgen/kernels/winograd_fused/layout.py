@@ -82,12 +82,12 @@ class Layout(RingLayout[Config]):
         return (before + self.config.tile_quads - 1) // quads + 1, self.halo.tallest - self.rows.reach()
 
     @property
-    def weight_box(self) -> int:
+    def filter_box(self) -> int:
         """Of a filter row: its points."""
         return POINTS * self.config.tile_n * self.span
 
     @property
-    def weight_boxes(self) -> int:
+    def filter_boxes(self) -> int:
         return self.blocks * len(self.rows.offsets)
 
     @property
