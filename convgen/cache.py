@@ -96,8 +96,8 @@ class Cache:
     @property
     def can_be_written(self) -> bool:
         """Whether the folder, or the one that it would be made in, may be written to."""
-        place = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
-        return place.is_dir() and os.access(place, os.W_OK)
+        nearest = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
+        return nearest.is_dir() and os.access(nearest, os.W_OK)
 
     def extent(self) -> tuple[int, int]:
         """How many entries there are, and their bytes."""

@@ -18,7 +18,7 @@ from convgen.spec import UsageError, was_read
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
-def check_place(path: Path | None) -> None:
+def check_writable(path: Path | None) -> None:
     """Asks before long work whether a file can be written after it, and is not a spec.  Raises UsageError."""
     if path is None:
         return
@@ -96,10 +96,10 @@ def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = T
             if _is_stream(at):
                 at.write_bytes(data)
                 continue
-            place = Path(os.path.realpath(at))
-            staging = place.with_name(f".{mark}.{len(staged)}.tmp")
-            staged.append((staging, place))
-            _write_like(place, staging, data)
+            target = Path(os.path.realpath(at))
+            staging = target.with_name(f".{mark}.{len(staged)}.tmp")
+            staged.append((staging, target))
+            _write_like(target, staging, data)
         for staging, at in staged:
             os.replace(staging, at)
     except (OSError, ValueError) as e:
@@ -122,9 +122,9 @@ def _is_stream(path: Path) -> bool:
     return False
 
 
-def _write_like(place: Path, staging: Path, data: bytes) -> None:
+def _write_like(target: Path, staging: Path, data: bytes) -> None:
     """Writes a new file with the mode of the one whose place it takes, if there is one."""
     with open(staging, "xb") as file:
         with suppress(FileNotFoundError):
-            os.fchmod(file.fileno(), stat.S_IMODE(os.stat(place).st_mode))
+            os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
         file.write(data)

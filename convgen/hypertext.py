@@ -15,10 +15,12 @@ def table(
     header: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = (), caption: str = "", note: str = ""
 ) -> str:
     """Rows under headers; columns named in `right` are set flush right."""
-    places = [' style="text-align:right"' if name in right else ' style="text-align:left"' for name in header]
-    head = "".join(f"<th{place}>{escape(name)}</th>" for name, place in zip(header, places, strict=True))
+    alignments = [' style="text-align:right"' if name in right else ' style="text-align:left"' for name in header]
+    head = "".join(f"<th{align}>{escape(name)}</th>" for name, align in zip(header, alignments, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td{place}>{escape(text)}</td>" for text, place in zip(row, places, strict=True)) + "</tr>"
+        "<tr>"
+        + "".join(f"<td{align}>{escape(text)}</td>" for text, align in zip(row, alignments, strict=True))
+        + "</tr>"
         for row in rows
     )
     title = f"<caption>{escape(caption)}</caption>" if caption else ""

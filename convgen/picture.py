@@ -52,8 +52,8 @@ class Picture:
         """A filled area; `title` is shown by a pointer over it."""
         inner = f"<title>{escape(title)}</title>" if title else ""
         opacity = ' fill-opacity=".3"' if faint else ""
-        place = f'x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
-        self._parts.append(f'<rect {place} class="{color}"{opacity}>{inner}</rect>')
+        box = f'x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
+        self._parts.append(f'<rect {box} class="{color}"{opacity}>{inner}</rect>')
 
     def line(self, x: float, y: float, to_x: float, to_y: float, color: str = "grid", dashes: str = "") -> None:
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""

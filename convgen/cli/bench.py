@@ -26,7 +26,7 @@ from convgen import driver, plurals
 from convgen.cli import console
 from convgen.cli.arguments import add_tune, file, jobs, one_of
 from convgen.cli.sources import EMULATED, add_sources, read_sources
-from convgen.files import check_place, write_all
+from convgen.files import check_writable, write_all
 from convgen.ir.problem import Op
 from convgen.kernels import strategies
 
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         plot.check(arguments.plot)
     sources = read_sources(arguments, lambda compilation: compilation.classes)
     for path in (arguments.out, arguments.plot):
-        check_place(path)
+        check_writable(path)
     with console.gpu_needed(EMULATED):
         backend = at_hand()
     environment = backend.environment()

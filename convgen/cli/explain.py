@@ -25,7 +25,7 @@ from convgen import driver, gpus, plurals
 from convgen.cli import console
 from convgen.cli.arguments import UsageError, add_choice, add_images, add_specs, file, read_specs, short
 from convgen.diagnostics import SpecError
-from convgen.files import check_place, write_all
+from convgen.files import check_writable, write_all
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +78,7 @@ def _write_page(arguments: argparse.Namespace) -> int:
     from convgen.report.page import page
 
     specs = read_specs(arguments)
-    check_place(arguments.html)
+    check_writable(arguments.html)
     if arguments.html.suffix != ".html":
         raise UsageError(f"{arguments.html}: a page is written as .html")
     with console.spinner("explaining") as say:
@@ -94,7 +94,7 @@ def _show_load(arguments: argparse.Namespace) -> int:
     from convgen.loads.picture import ascii_picture, explain, planes, svg
 
     specs = read_specs(arguments)
-    check_place(arguments.svg)
+    check_writable(arguments.svg)
     if arguments.svg and arguments.svg.suffix != ".svg":
         raise UsageError(f"{arguments.svg}: a load is drawn as .svg")
     found = [compilation for spec in specs for compilation in driver.load(spec)]

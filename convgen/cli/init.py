@@ -25,7 +25,7 @@ from convgen import driver, habits
 from convgen.cli import console
 from convgen.cli.arguments import Parser, file, short
 from convgen.diagnostics import SpecError
-from convgen.files import check_place, write_all
+from convgen.files import check_writable, write_all
 from convgen.frontend.names import MAX_LENGTH
 from convgen.frontend.types import ACCUMULATOR_OF
 from convgen.frontend.wording import KEYWORDS
@@ -150,7 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
     if to_file:
         if os.path.isfile(path):
             raise UsageError(f"{path}: exists already\nhint: name another file, or remove it")
-        check_place(path)
+        check_writable(path)
     answers = _answers(arguments)
     layer = Layer(_name_of(path) if to_file else "layer", answers)
     with console.spinner("checking"):

@@ -21,7 +21,7 @@ from convgen import reproduce
 from convgen.bench import plot
 from convgen.cli import console
 from convgen.cli.arguments import UsageError, file
-from convgen.files import check_place, write_all
+from convgen.files import check_writable, write_all
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("no experiment is named\nhint: `convgen reproduce --list` lists them")
     experiment = reproduce.find(arguments.name)
     for path in (arguments.out, arguments.plot):
-        check_place(path)
+        check_writable(path)
     if arguments.plot:
         plot.check(arguments.plot)
     with console.spinner(f"repeating {arguments.name}"):

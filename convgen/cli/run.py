@@ -35,7 +35,7 @@ from convgen import driver, habits, plurals
 from convgen.cli import console
 from convgen.cli.arguments import add_choice, add_images, add_specs, add_tune, file, read_specs, short
 from convgen.diagnostics import ConvgenError, SpecError
-from convgen.files import check_place, write_all
+from convgen.files import check_writable, write_all
 from convgen.ir.problem import ConvProblem
 from convgen.ir.verify import Report
 from convgen.runtime.kernel import Kernel
@@ -146,7 +146,7 @@ def _check_trace(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{arguments.trace}: a trace is a .json or a .svg file")
     if arguments.device == "gpu":
         raise UsageError("--trace needs the emulator\nhint: leave out --device gpu")
-    check_place(arguments.trace)
+    check_writable(arguments.trace)
 
 
 def _traced(path: Path | None) -> AbstractContextManager[list[Launch]]:

@@ -32,7 +32,7 @@ from convgen.cli.arguments import file, jobs, one_of
 from convgen.cli.sources import EMULATED, add_sources, read_sources
 from convgen.diagnostics import ConvgenError
 from convgen.driver import Compilation
-from convgen.files import check_place
+from convgen.files import check_writable
 from convgen.kernels import strategies
 from convgen.spec import UsageError, known_target
 from convgen.targets import target_for
@@ -78,33 +78,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from convgen.planner import database
 
-    check_place(arguments.export)
-    place = arguments.db or database.user_path()
-    for path in (place, arguments.export):
+    check_writable(arguments.export)
+    db_path = arguments.db or database.user_path()
+    for path in (db_path, arguments.export):
         if path:
             _check_database(path)
-    if arguments.export and os.path.realpath(place) == os.path.realpath(arguments.export):
+    if arguments.export and os.path.realpath(db_path) == os.path.realpath(arguments.export):
         raise UsageError(f"{arguments.export}: is the database that is exported\nhint: name another file")
     _check_measuring(arguments)
     tuned = arguments.specs or arguments.suite or not arguments.export
-    if not tuned and not os.path.exists(place):
-        raise UsageError(f"{place}: no such file\nhint: `convgen tune SPEC` makes a database, on a GPU")
+    if not tuned and not os.path.exists(db_path):
+        raise UsageError(f"{db_path}: no such file\nhint: `convgen tune SPEC` makes a database, on a GPU")
     sources = read_sources(arguments, lambda compilation: compilation.compared) if tuned else []
     with console.gpu_needed(EMULATED):
-        code = _tune(sources, arguments, place) if sources else 0
+        code = _tune(sources, arguments, db_path) if sources else 0
     if arguments.export:
-        known = database.read_all(place)
-        console.write(f"{plurals.counted(_export(known, place, arguments.export), 'choice')} in {arguments.export}")
+        known = database.read_all(db_path)
+        console.write(f"{plurals.counted(_export(known, db_path, arguments.export), 'choice')} in {arguments.export}")
     return code
 
 
-def _tune(sources: list[tuple[str, Compilation]], arguments: argparse.Namespace, place: Path) -> int:
+def _tune(sources: list[tuple[str, Compilation]], arguments: argparse.Namespace, db_path: Path) -> int:
     from convgen.planner.database import Database
     from convgen.tune.spread import Spread
 
     code, failed = 0, None
     with _machines(arguments) as machines:  # there are some, before a database is made for them
-        with Database(place, say=console.warn) as db:
+        with Database(db_path, say=console.warn) as db:
             gpus = dict.fromkeys(member.gpu for member in machines.members)
             tasks = {
                 f"{name} on {gpu.name}" if len(gpus) > 1 else name: task
@@ -114,7 +114,7 @@ def _tune(sources: list[tuple[str, Compilation]], arguments: argparse.Namespace,
         with console.progress_bar("tuning") as advance:
             observer = Progress(tasks, len(machines.members), advance)
             try:
-                Spread(list(tasks.values()), machines, place, observer, arguments.budget).run()
+                Spread(list(tasks.values()), machines, db_path, observer, arguments.budget).run()
             except KeyboardInterrupt:
                 code = 130
             except ConvgenError as e:
@@ -199,14 +199,14 @@ def _wanted(compilation: Compilation, arguments: argparse.Namespace) -> Wanted:
     return Wanted(request.problem, compilation.target, compilation.strategy, compilation.options, tuple(names), fixed)
 
 
-def _export(known: list[Measurement], place: Path, path: Path) -> int:
+def _export(known: list[Measurement], db_path: Path, path: Path) -> int:
     """Add to what the file has.  How many there are.  The database's measurements take the place of the file's where
     they have the file's choice among them: times of different days are not to be compared.  Where another strategy
     was said to be faster, it was not found to be now, and goes too."""
     from convgen.planner import database, shipping
 
     if all(m.status is not database.Status.RIGHT for m in known):
-        raise UsageError(f"{place}: holds no verified measurement\nhint: `convgen tune SPEC` measures, on a GPU")
+        raise UsageError(f"{db_path}: holds no verified measurement\nhint: `convgen tune SPEC` measures, on a GPU")
 
     try:
         return shipping.update(path, lambda file: _added(known, database.read_all(file) if file else []))
@@ -222,7 +222,7 @@ def _added(known: list[Measurement], held: list[Measurement]) -> list[Measuremen
     for m in sorted(held, key=lambda m: m.us or math.inf):
         choices.setdefault((m.key, m.gpu), m)
     measured = {(m.key, m.gpu, m.candidate) for m in known}
-    stay = {place for place, m in choices.items() if (*place, m.candidate) not in measured}
+    stay = {key for key, m in choices.items() if (*key, m.candidate) not in measured}
     own = [m for m in known if m.status is database.Status.RIGHT and (m.key, m.gpu) not in stay]
     strategies_known = {(m.key, m.gpu, m.strategy) for m in own}
     fastest: dict[tuple[str, str], float] = {}

@@ -129,7 +129,7 @@ class Document:
 
     def _is_dim(self, word: Token, context: _Context) -> bool:
         """Whether a word names a dim of a tensor, or an axis; else it is part of a size there."""
-        after = self._words[self._place_of(word) + 1]
+        after = self._words[self._index_of(word) + 1]
         names = context.in_dims and after.type in ("ASSIGN", "COMMA", "RSQB", "STAR") and not context.in_size
         return names or (context.in_axes and after.type == "ASSIGN")
 
@@ -150,10 +150,10 @@ class Document:
             yield f"`{word} = {value}`" if value is not None else f"`{word}`: a size"
 
     def _before(self, word: Token) -> Token | None:
-        at = self._place_of(word)
+        at = self._index_of(word)
         return self._words[at - 1] if at else None
 
-    def _place_of(self, word: Token) -> int:
+    def _index_of(self, word: Token) -> int:
         return next(i for i, other in enumerate(self._words) if other is word)
 
     def _options(self, strategy: str) -> tuple[Option, ...]:
@@ -171,7 +171,7 @@ class Document:
         names += [a.name for part in (conv.all(ast.PointwiseSetting) if conv else ()) for a in part.body]
         context = _Context(self._words, self._before(word))
         is_dim = self._is_dim(word, context)
-        is_stated = is_dim and self._words[self._place_of(word) + 1].type == "ASSIGN"
+        is_stated = is_dim and self._words[self._index_of(word) + 1].type == "ASSIGN"
         own = [] if context.in_dims or context.in_sizes else [n.span for n in names if n.text == word]
         lets = [] if is_stated else [let.name.span for let in self.tree.lets if let.name.text == word]
         stated = [d.name.span for t in _tensors(conv) for d in t.dims if d.name.text == word and d.extent]

@@ -65,20 +65,20 @@ def _answer(made: LanguageServer, document: Look) -> None:
     @made.feature(types.TEXT_DOCUMENT_HOVER)
     def hover(params: types.HoverParams) -> types.Hover | None:
         text, spec = document(params.text_document.uri)
-        if found := spec.hover(*_place(text, params.position)):
+        if found := spec.hover(*_position(text, params.position)):
             return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, found[0]), _range(text, found[1]))
         return None
 
     @made.feature(types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=[" ", "[", ":"]))
     def complete(params: types.CompletionParams) -> types.CompletionList:
         text, spec = document(params.text_document.uri)
-        found = spec.completions(*_place(text, params.position))
+        found = spec.completions(*_position(text, params.position))
         return types.CompletionList(False, [types.CompletionItem(c.word, detail=c.meaning) for c in found])
 
     @made.feature(types.TEXT_DOCUMENT_DEFINITION)
     def define(params: types.DefinitionParams) -> types.Location | None:
         text, spec = document(params.text_document.uri)
-        span = spec.definition(*_place(text, params.position))
+        span = spec.definition(*_position(text, params.position))
         return types.Location(text.uri, _range(text, span)) if span else None
 
     @made.feature(types.TEXT_DOCUMENT_FORMATTING)
@@ -107,7 +107,7 @@ def _mark(text: TextDocument, line: int) -> int:
     return int(line == 0 and text.source.startswith("\ufeff"))
 
 
-def _place(text: TextDocument, position: types.Position) -> tuple[int, int]:
+def _position(text: TextDocument, position: types.Position) -> tuple[int, int]:
     """A position as line and column of a span."""
     at = text.position_codec.position_from_client_units(_lines(text), position)
     return at.line + 1, at.character + 1 - _mark(text, at.line)

@@ -156,7 +156,7 @@ def tensor(declared: ast.Tensor, role: str, like: Like, sizes: Sizes, report: Re
     for dim in declared.dims:
         at = dim.name.text
         extent = extents.get(at)
-        written = sizes.evaluate(dim.extent) if dim.extent else None
+        stated = sizes.evaluate(dim.extent) if dim.extent else None
         if at in ROLE_DIMS.get(like.role, ()) and at not in extents and extents and not any(extents.values()):
             pass  # extents that disagree are reported, of which this may be one
         elif at not in extents and like.sure:
@@ -167,9 +167,9 @@ def tensor(declared: ast.Tensor, role: str, like: Like, sizes: Sizes, report: Re
             report.error("E203", f"`{name}` cannot have the dim `{at}`", dim.name.span, hint)
         elif at in dims:
             report.error("E204", f"`{name}` has the dim `{at}` twice", dim.name.span)
-        elif extent and written is not None and written != extent:
-            hint = f"leave {at} out to {without} it" if written == 1 else None
-            message = f"{at} is {written} in `{name}`, but {at} is {extent} in `{like.name}`"
+        elif extent and stated is not None and stated != extent:
+            hint = f"leave {at} out to {without} it" if stated == 1 else None
+            message = f"{at} is {stated} in `{name}`, but {at} is {extent} in `{like.name}`"
             report.error("E208", message, dim.span, hint)
         dims[at] = extent or 1
     whole = pitch(declared, extents, sizes, report)

@@ -63,8 +63,8 @@ def operand(place: Place) -> str | None:
             return f"values have no types: write `{before} = {place.rest_of_line(3) or '...'}`"
         if after is not None and after.type != "ASSIGN":
             is_tensor = after in {*TENSOR_DTYPES, *habits.TYPES} or (behind is not None and behind.type == "LSQB")
-            written = f"operand {before}:" if is_tensor else f"{before} ="
-            return f"write `{written} {place.rest_of_line() or '...'}`"
+            start = f"operand {before}:" if is_tensor else f"{before} ="
+            return f"write `{start} {place.rest_of_line() or '...'}`"
     if place.word.type == "INT" and before == "," and place.keyword == "operand" and place.kinds == {"NAME"}:
         return "dims have names; leave out those that the operand is the same along"
     if (place.kinds == {"LSQB"} or (before is not None and before.type == "LSQB")) and place.keyword == "operand":

@@ -53,11 +53,11 @@ class _Marks:
         self.statements: set[tuple[int, int]] = set()
         self.calls: set[tuple[int, int]] = set()
         self.unary: set[tuple[int, int]] = set()
-        at = {_place(word): i for i, word in enumerate(words)}
+        at = {_position(word): i for i, word in enumerate(words)}
         options_end = (0, 0)
         for node in _nodes(spec):
             if isinstance(node, ast.EpilogueSetting):  # `result` is a word of the language there alone
-                self.statements |= {_place(words[at[_start(r.span)] - 1]) for r in node.results}
+                self.statements |= {_position(words[at[_start(r.span)] - 1]) for r in node.results}
             match node:
                 case ast.Setting():
                     self.statements.add(_start(node.keyword.span))
@@ -67,16 +67,16 @@ class _Marks:
                     self.calls.add(_start(node.function.span))
                 case ast.Unary():
                     first = at[_start(node.span)]
-                    self.unary.add(next(_place(w) for w in words[first:] if w.type != "LPAR"))
+                    self.unary.add(next(_position(w) for w in words[first:] if w.type != "LPAR"))
                 case ast.Option():
                     before = words[at[_start(node.span)] - 1]
                     group, _, member = node.name.text.partition(".")
                     if not member:
                         self.statements.add(_start(node.span))
-                    elif before == group and _place(before) >= options_end:
-                        self.statements.add(_place(before))
+                    elif before == group and _position(before) >= options_end:
+                        self.statements.add(_position(before))
                     options_end = node.span.end_line, node.span.end_column
-        self.statements |= {_place(w) for w in words if w.type in ("LET", "CONV", "OPERAND")}
+        self.statements |= {_position(w) for w in words if w.type in ("LET", "CONV", "OPERAND")}
 
 
 def _nodes(node: object) -> Iterator[object]:
@@ -90,7 +90,7 @@ def _nodes(node: object) -> Iterator[object]:
             yield from _nodes(getattr(node, f.name))
 
 
-def _place(word: Token) -> tuple[int, int]:
+def _position(word: Token) -> tuple[int, int]:
     return word.line or 0, word.column or 0
 
 
@@ -164,7 +164,7 @@ class _Lines:
             return inner is not None and inner.spread
         if word.type == "LBRACE":
             return False
-        if _place(word) in self._marks.statements and {word.type, self._statement} & _OWN_LINE:
+        if _position(word) in self._marks.statements and {word.type, self._statement} & _OWN_LINE:
             return True
         return breaks > 0 or (before.type == "RBRACE" and self._closed_spread)
 
@@ -186,21 +186,21 @@ class _Lines:
             self._line.code += self._space(before, word) + word
             return
         depth = len(self._blocks) - (word.type == "RBRACE")
-        whole = _place(word) in self._marks.statements or word.type == "RBRACE" or word.type in _CLOSING
+        whole = _position(word) in self._marks.statements or word.type == "RBRACE" or word.type in _CLOSING
         self._line.code = " " * (_INDENT * depth + (0 if whole else _CONTINUED)) + word
 
     def _space(self, before: Token, word: Token) -> str:
         """Between two words of a line."""
         if word.type in ("COMMA", "COLON", "LSQB", *_CLOSING) or before.type in _OPENING:
             return ""
-        if _place(before) in self._marks.unary:
+        if _position(before) in self._marks.unary:
             return ""
-        if word.type == "LPAR" and _place(before) in self._marks.calls:
+        if word.type == "LPAR" and _position(before) in self._marks.calls:
             return ""
         operators = {before.type, word.type} & (wording.OPERATORS | {"ASSIGN", "NOT"})
-        if operators and not (_place(word) in self._marks.unary and before.type in ("COMMA", "LBRACE", "NAME")):
+        if operators and not (_position(word) in self._marks.unary and before.type in ("COMMA", "LBRACE", "NAME")):
             return "" if self._tight else " "
-        if before.type == "INPUT" or (_place(word) in self._marks.statements and before.type != "LBRACE"):
+        if before.type == "INPUT" or (_position(word) in self._marks.statements and before.type != "LBRACE"):
             return "  "
         return " "
 
@@ -213,7 +213,7 @@ class _Lines:
     def _track(self, at: int, word: Token) -> None:
         """What is open behind a word."""
         self._closed_spread = False
-        if _place(word) in self._marks.statements:
+        if _position(word) in self._marks.statements:
             self._statement = word.type
         if word.type == "LBRACE":
             kinds = [self._words[i].type for i in (at - 1, at - 2) if i >= 0]

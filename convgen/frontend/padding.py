@@ -71,7 +71,7 @@ def by_side(setting: ast.AxesSetting, evaluate: Callable[[ast.Expr], int | None]
         low, high = amounts.get(side[0], (0, 0))
         amount = evaluate(axis.amount.low) or 0
         amounts[side[0]] = (low, amount) if side[1] else (amount, high)
-    return _written({dim: amounts[dim] for dim in "dhw" if dim in amounts}, by_axis=True)
+    return _pad_text({dim: amounts[dim] for dim in "dhw" if dim in amounts}, by_axis=True)
 
 
 def check_fill(fill: Padding, dtype: str, span: Span, report: Report) -> None:
@@ -100,10 +100,10 @@ def _hint(name: str, axes: Sequence[Axis]) -> str:
         amounts[axis.dim] = rule.amounts(axis.extent, axis.window, axis.stride)
     if not any(map(any, amounts.values())):
         return "without padding, leave `pad` out"
-    return f"for {rule.doc}, write `{_written(amounts)}`"
+    return f"for {rule.doc}, write `{_pad_text(amounts)}`"
 
 
-def _written(amounts: Mapping[str, tuple[int, int]], by_axis: bool = False) -> str:
+def _pad_text(amounts: Mapping[str, tuple[int, int]], by_axis: bool = False) -> str:
     """The setting."""
     texts = {dim: str(low) if low == high else f"({low}, {high})" for dim, (low, high) in amounts.items()}
     if len(set(texts.values())) == 1 and not by_axis:

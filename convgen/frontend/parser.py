@@ -134,8 +134,8 @@ class _Parse:
         if place.is_let_in_block:
             return self._let_in_block(at, place)
         if place.is_input_of_epilogue:
-            written = f"write `operand {place.rest_of_line()}`"
-            self._report.error("E002", "a tensor that an epilogue reads is an operand", span_of(word), written)
+            write = f"write `operand {place.rest_of_line()}`"
+            self._report.error("E002", "a tensor that an epilogue reads is an operand", span_of(word), write)
             self._words[at] = Token.new_borrow_pos("OPERAND", "operand", word)
             return at
         if "RBRACE" in place.kinds and place.is_behind_block:
@@ -144,7 +144,7 @@ class _Parse:
             brace = place.braces[-1]
             first = next(i for i, w in enumerate(self._words) if w is brace)
             braces = [w for w in self._words[first:at] if w.type == "LBRACE"]
-            if all(map(_is_written, braces)):  # else what closes it was taken for one that was put in
+            if all(map(_is_in_text, braces)):  # else what closes it was taken for one that was put in
                 self._report.error("E003", message, span_of(brace))
                 self._unclosed.append(brace)
             self._words.insert(at, self._made("RBRACE", at))
@@ -372,6 +372,6 @@ def _instead(word: Token, kind: str) -> Token:
     return Token.new_borrow_pos(kind, TEXTS[kind], word)
 
 
-def _is_written(word: Token) -> bool:
+def _is_in_text(word: Token) -> bool:
     """Whether it is in the text."""
     return word.start_pos != word.end_pos

@@ -37,11 +37,11 @@ class _Stated:
     tensor: str
     dim: str
     span: Span
-    written: bool
+    explicit: bool
     let: bool = False  # by a let of the dim's name
 
     def __str__(self) -> str:
-        if self.written:
+        if self.explicit:
             return f"{self.dim} is {self.value} in `{self.tensor}`"
         return f"`{self.tensor}` has no {self.dim}, so {self.dim} is 1 there"
 
@@ -265,7 +265,7 @@ class Solver:
         return said[0].value if said else None
 
     def _disagree(self, one: _Stated, other: _Stated, hint: str | None = None) -> None:
-        lacking = next((s for s in (one, other) if not s.written), None)
+        lacking = next((s for s in (one, other) if not s.explicit), None)
         hint = f"give `{lacking.tensor}` the dim `{lacking.dim}`" if lacking else hint
         if by_let := next((s for s in (one, other) if s.let), None):
             hint = hint or f"`{by_let.dim}` alone in `{by_let.tensor}` is the `let {by_let.dim}`"
@@ -276,7 +276,7 @@ class Solver:
         every, one = self._get(role, name), self._get("w", name)
         if every and one and one.value * groups != every.value and every.value % groups == 0:
             if groups == 1:
-                fewer = one.written and every.value % one.value == 0 and "groups" not in self._conv.lost
+                fewer = one.explicit and every.value % one.value == 0 and "groups" not in self._conv.lost
                 by_groups = f"write `c={every.value}` in `{one.tensor}`, or `groups {every.value // one.value}`"
                 self._disagree(one, every, by_groups if fewer else None)
             else:
@@ -353,9 +353,9 @@ class Solver:
         if y and y.value != output:
             formula = f"({padded} - {window}) / {stride} + 1, rounded down"
             hint = f"(padded {sp.input[i]} - window) / stride + 1 = {formula}"
-            if not any(stated and stated.written for stated in (x, w, y)):
+            if not any(stated and stated.explicit for stated in (x, w, y)):
                 hint = f"no tensor has `{sp.input[i]}`: leave it out of stride, pad and dilation"
-            elif not y.written:
+            elif not y.explicit:
                 hint = f"give `{y.tensor}` the dim `{y.dim}`; {hint}"
             self._report.error("E208", f"{y}, but the window makes it {output}", y.span, hint)
             return None
@@ -368,7 +368,7 @@ class Solver:
         strides: Sequence[int],
     ) -> None:
         """One error for all extents that are left open."""
-        places = [(role, name) for name, value in shared.items() if value is None for role in self._tensors]
+        candidates = [(role, name) for name, value in shared.items() if value is None for role in self._tensors]
         strided = []
         for i, axis in enumerate(axes):
             if axis is None:
@@ -377,8 +377,9 @@ class Solver:
                 if follows and not self._infers_input(strides[i]):
                     strided.append(f"{x} cannot be inferred from {y} with a stride of {strides[i]}")
                     follows = False
-                places += [("w", w)] if follows else [("w", w), ("x", x)]
-        dims = [dim for role, name in places if self._is_open(role, name) and (dim := self._tensors[role].dim(name))]
+                candidates += [("w", w)] if follows else [("w", w), ("x", x)]
+        found = [(role, name) for role, name in candidates if self._is_open(role, name)]
+        dims = [dim for role, name in found if (dim := self._tensors[role].dim(name))]
         if dims:
             dims.sort(key=lambda d: (d.span.line, d.span.column))
             names = list(dict.fromkeys(d.name.text for d in dims))

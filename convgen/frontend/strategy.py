@@ -94,7 +94,9 @@ def _value(
         if now != value and isinstance(now, str) and now not in (choices or ()):
             return value
         if (name, now) != (option.name.text, value):
-            report.renamed(f"`{_written(option.name.text, value)}` of {strategy}", _written(name, now), option.span)
+            report.renamed(
+                f"`{_option_text(option.name.text, value)}` of {strategy}", _option_text(name, now), option.span
+            )
         value = now
     if value is None or row is None:
         return value
@@ -117,7 +119,7 @@ def _without_dash(value: ast.Expr, choices: Sequence[int | str]) -> str | None:
     return word if word in choices else None
 
 
-def _written(name: str, value: int | str) -> str:
+def _option_text(name: str, value: int | str) -> str:
     """An option as a spec has it."""
     group, _, member = name.rpartition(".")
     return f"{group} {member}={value}" if group else f"{name} {value}"

@@ -31,7 +31,7 @@ class TensorSpec:
     order: tuple[int, ...]
     pitch: int | None = None
 
-    def written(self, dims: tuple[str, ...]) -> str:
+    def declaration(self, dims: tuple[str, ...]) -> str:
         """As a spec declares it; of an operand, dims of extent 1 broadcast and are left out."""
         return f"{self.dtype}[{', '.join(f'{dims[i]}={self.shape[i]}' for i in self.order)}{_of(self.pitch)}]"
 
@@ -83,9 +83,11 @@ class Convolution:
         lowers = self.op in (Op.IM2COL, Op.COL2IM)
         lines = [
             f"conv {self._name} {{",
-            f"  input  x: {self.x.written(dims_of('x', self.rank))}",
-            f"  filter w: {self._filter_of_lowering() if lowers else self.w.written(dims_of('w', self.rank))}",
-            f"  lowered m: {self._lowered()}" if lowers else f"  output y: {self.y.written(dims_of('y', self.rank))}",
+            f"  input  x: {self.x.declaration(dims_of('x', self.rank))}",
+            f"  filter w: {self._filter_of_lowering() if lowers else self.w.declaration(dims_of('w', self.rank))}",
+            f"  lowered m: {self._lowered()}"
+            if lowers
+            else f"  output y: {self.y.declaration(dims_of('y', self.rank))}",
             "  stride " + " ".join(f"{d}={v}" for d, v in zip(axes, self.stride, strict=True)),
             f"  pad {self._pad()}",
             "  dilation " + " ".join(f"{d}={v}" for d, v in zip(axes, self.dilation, strict=True)),

@@ -145,19 +145,19 @@ def as_result(problem: ConvProblem, a: Array, dims: tuple[str, ...], channels: s
 
 
 def _chunks(problem: ConvProblem) -> Iterator[tuple[slice, range, slice]]:
-    """Runs of images, of places along the first axis of their output, and of pixels there, whose gathered matrix fits
-    in a chunk."""
-    places, row = problem.output[0], math.prod(problem.output[1:])
+    """Runs of images, of positions along the first axis of their output, and of pixels there, whose gathered matrix
+    fits in a chunk."""
+    positions, row = problem.output[0], math.prod(problem.output[1:])
     held = max(1, _CHUNK // max(row * problem.taps * problem.c, 1))
-    images, step = max(1, held // places), min(held, places)
+    images, step = max(1, held // positions), min(held, positions)
     for image in range(0, problem.n, images):
-        for first in range(0, places, step):
-            part = range(first, min(first + step, places))
+        for first in range(0, positions, step):
+            part = range(first, min(first + step, positions))
             yield slice(image, min(image + images, problem.n)), part, slice(part.start * row, part.stop * row)
 
 
 def _everywhere(problem: ConvProblem) -> range:
-    """All places along the first axis of the output."""
+    """All positions along the first axis of the output."""
     return range(problem.output[0])
 
 
@@ -175,11 +175,11 @@ def _seen(
     for tap in product(*map(range, problem.filter)):
         outputs, pixels = [], []
         axes = zip(tap, problem.dilation, problem.stride, parts, extents, low, strict=True)
-        for t, dilation, stride, places, extent, before in axes:
+        for t, dilation, stride, positions, extent, before in axes:
             start = t * dilation - before  # the pixel under the first output
-            first = max(-(start // stride), places.start)
-            end = max(min((extent - 1 - start) // stride + 1, places.stop), first)
-            outputs.append(slice(first - places.start, end - places.start))
+            first = max(-(start // stride), positions.start)
+            end = max(min((extent - 1 - start) // stride + 1, positions.stop), first)
+            outputs.append(slice(first - positions.start, end - positions.start))
             pixels.append(slice(start + first * stride, start + end * stride, stride) if end > first else slice(0))
         yield tap, tuple(outputs), tuple(pixels)
 

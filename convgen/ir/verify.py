@@ -334,8 +334,8 @@ def compare_tensor(result: Tensor, actual: Array, expected: Expectation, xp: Any
         return Report(True, max_error, rel_l2, worst, f"{result.name} is right: {summary}")
     unwritten = int((xp.isnan(got) & ~right).sum())
     message = (
-        f"{result.name} is wrong in {wrong} of {result.size} elements ({summary}); worst at {_place(result, flat)}: "
-        f"got {float(got[worst]):.9g}, expected {float(value[worst]):.9g} "
+        f"{result.name} is wrong in {wrong} of {result.size} elements ({summary}); worst at "
+        f"{_coordinates(result, flat)}: got {float(got[worst]):.9g}, expected {float(value[worst]):.9g} "
         f"(within [{float(low[worst]):.9g}, {float(high[worst]):.9g}])"
     )
     if unwritten:
@@ -343,7 +343,7 @@ def compare_tensor(result: Tensor, actual: Array, expected: Expectation, xp: Any
     return Report(False, max_error, rel_l2, worst, message)
 
 
-def _place(tensor: Any, flat: int) -> str:
+def _coordinates(tensor: Any, flat: int) -> str:
     index = numpy.unravel_index(flat, tensor.extents)
     return "[" + ", ".join(f"{d}={int(i)}" for d, i in zip(tensor.dims, index, strict=True)) + "]"
 

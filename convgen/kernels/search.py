@@ -55,12 +55,12 @@ class _Space(Iterator[Timed]):
 
     def step(self) -> Timed | None:
         """Make what a part has, or take a layout: the one of which least is expected."""
-        us, place, first = heappop(self._queue)
+        us, order, first = heappop(self._queue)
         if not isinstance(first, Part):
             return Timed(us, first)
         for i, each in enumerate(first.within):
             us = each.least if isinstance(each, Part) else self._kernel.time(each)
-            heappush(self._queue, (us, (*place, i), each))
+            heappush(self._queue, (us, (*order, i), each))
         return None
 
     def __next__(self) -> Timed:

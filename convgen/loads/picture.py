@@ -153,14 +153,14 @@ def _svg_plane(plane: Plane, top: int) -> list[str]:
         if plane.row_dim:
             parts.append(_text(_MARGIN / 2, y + (i + 0.6) * _CELL, f"{plane.row_dim}={row}"))
         for j, column in enumerate(plane.columns):
-            place, inside = plane.order.get((row, column)), (row, column) in plane.numbers
-            kind = ("loaded" if inside else "fill") if place is not None else "tensor" if inside else "outside"
+            order, inside = plane.order.get((row, column)), (row, column) in plane.numbers
+            kind = ("loaded" if inside else "fill") if order is not None else "tensor" if inside else "outside"
             x, at = _MARGIN + j * _CELL, y + i * _CELL
             parts.append(
                 f"<rect x='{x}' y='{at}' width='{_CELL}' height='{_CELL}' fill='{_COLORS[kind]}' stroke='#8d99ae'/>"
             )
-            if place is not None:
-                parts.append(_text(x + _CELL / 2, at + 0.6 * _CELL, str(place), "white"))
+            if order is not None:
+                parts.append(_text(x + _CELL / 2, at + 0.6 * _CELL, str(order), "white"))
     return parts
 
 

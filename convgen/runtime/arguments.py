@@ -19,12 +19,12 @@ _RAW_BITS = {"bf16": ("uint16", "int16"), "e4m3": ("uint8",), "e5m2": ("uint8",)
 
 @dataclass(frozen=True)
 class Seen:
-    """An argument as its library describes it.  `strides` are in elements; `place` is "cuda:0" or "cpu"."""
+    """An argument as its library describes it.  `strides` are in elements; `device` is "cuda:0" or "cpu"."""
 
     shape: tuple[int, ...]
     dtype: object
     strides: Sequence[int]
-    place: str
+    device: str
     transpose: str  # what the library calls a permutation of dims
 
 
@@ -92,11 +92,11 @@ class Slot:
         whole.reshape(-1).view(numpy.uint8).fill(0xFF)
         return whole[..., : self.tensor.row] if self.tensor.pitch else whole
 
-    def refuse(self, seen: Seen, place: str) -> NoReturn:
-        """Raises for the first thing that is wrong with an argument that should be at `place`."""
+    def refuse(self, seen: Seen, device: str) -> NoReturn:
+        """Raises for the first thing that is wrong with an argument that should be on `device`."""
         dims = " ".join(self.tensor.dims)
-        if seen.place != place:
-            raise WrongDevice(f"{self.name} is on {seen.place}, the other arguments are on {place}")
+        if seen.device != device:
+            raise WrongDevice(f"{self.name} is on {seen.device}, the other arguments are on {device}")
         if not _same_type(seen.dtype, self):
             hint = f"pass {self.name} as {self.tensor.element.numpy}, or state its type in the spec"
             if _same_type(getattr(seen.dtype, "newbyteorder", lambda _: None)("="), self):

@@ -130,7 +130,7 @@ class DynamicKernel(Kernel):
         return {}
 
     @cached_property
-    def _places(self) -> dict[str, tuple[tuple[int, int, int], ...]]:
+    def _size_sources(self) -> dict[str, tuple[tuple[int, int, int], ...]]:
         """Where each dim's size can be read: at the argument, results last, the axis, and of how many."""
         tensors = [t for t in self.manifest.tensors if t.axes is None]
         return {
@@ -156,7 +156,7 @@ class DynamicKernel(Kernel):
         return self._kernels.get(sizes) or self._of(dict(zip(self._dynamic.dims, sizes, strict=True)))
 
     def _size(self, dim: str, arrays: tuple[Array, ...]) -> int:
-        for i, axis, rank in self._places[dim]:
+        for i, axis, rank in self._size_sources[dim]:
             if i < len(arrays):
                 shape = _shape(arrays[i])
                 if shape is None or len(shape) != rank:

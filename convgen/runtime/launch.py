@@ -54,7 +54,7 @@ class Program:
         launches = [step for step in manifest.steps if isinstance(step, Launch)]
         with driver.relaxed_capture(), driver.context(device):
             self._functions = self._load(code, launches)
-            self._placed = {s: self._place(s) for s in launches}
+            self._grids = {s: self._grid_of(s) for s in launches}
             if _calls_cublas(manifest):
                 cublas.load(device)
 
@@ -64,7 +64,7 @@ class Program:
         made.prepared, made._maps, made._lock = {}, {}, threading.Lock()
         made._manifest = manifest
         with self._driver.context(self.device):
-            made._placed = {s: made._place(s) for s in manifest.steps if isinstance(s, Launch)}
+            made._grids = {s: made._grid_of(s) for s in manifest.steps if isinstance(s, Launch)}
         return made
 
     def prepare(self, key: tuple[int, ...]) -> Enqueue:
@@ -146,7 +146,7 @@ class Program:
             return self._driver.memset, (address, 0, size, stream)
         return cublas.prepare(step, buffers, self.device, stream), ()
 
-    def _place(self, step: Launch) -> tuple[tuple[int, int, int], int]:
+    def _grid_of(self, step: Launch) -> tuple[tuple[int, int, int], int]:
         """Its grid, of no more clusters than run at once: one that has to wait would take as long again as all the
         others.  Its bytes of shared memory, by which no cluster has to wait either."""
         grid, behind = launch_grid(step, self._sms), step != self._manifest.steps[0]
@@ -169,7 +169,7 @@ class Program:
         attributes = (cuda.LaunchAttribute * 1)(
             cuda.LaunchAttribute(id=cuda.PROGRAMMATIC_STREAM_SERIALIZATION, value=1),
         )
-        grid, shared_bytes = self._placed[step]
+        grid, shared_bytes = self._grids[step]
         config = cuda.LaunchConfig(
             grid=grid,
             block=(step.block, 1, 1),

@@ -100,9 +100,9 @@ def _explain(library: Library, source: str, target: Target, error: str, log: str
     """The message of a failed compilation: each error with its place in the source."""
     if "--gpu-architecture" in log:
         return f"NVRTC {library.version} does not know the target {target}\nhint: a newer nvidia-cuda-nvrtc may"
-    places = [*_source_errors(source, log), *_ptx_errors(library, source, target, log)]
-    shown = [text for text in places[:_MOST_SHOWN]] or [log or error]
-    more = len(places) - len(shown)
+    errors = [*_source_errors(source, log), *_ptx_errors(library, source, target, log)]
+    shown = [text for text in errors[:_MOST_SHOWN]] or [log or error]
+    more = len(errors) - len(shown)
     return "\n".join([f"NVRTC failed for {target}:", *shown, *([f"... and {more} more errors"] if more > 0 else [])])
 
 
@@ -127,8 +127,8 @@ def _ptx_errors(library: Library, source: str, target: Target, log: str) -> Iter
         locations = (re.match(r"\s*\.loc\s+(\d+)\s+(\d+)", line) for line in reversed(lines[:at]))
         if location := next(filter(None, locations), None):
             path = files.get(location[1], "")
-            places = (p for (file, line), p in where.items() if path.endswith(file) and line == int(location[2]))
-            physical = next(places, None)
+            matching = (p for (file, line), p in where.items() if path.endswith(file) and line == int(location[2]))
+            physical = next(matching, None)
         ptx = lines[at - 1].strip() if at <= len(lines) else ""
         yield _excerpt(source, physical, f"ptxas: {found['message']}\n  in PTX: {ptx}")
 

@@ -84,10 +84,10 @@ def load() -> Library:
     toolkit = os.environ.get("CUDA_PATH", "/usr/local/cuda")
     wheels = [path for name in _NAMES for path in wheel_files() if path.name == name]
     refusals, old = [], []
-    places: tuple[Path | str, ...] = (*wheels, *_NAMES, f"{toolkit}/lib64/libnvrtc.so")
-    for place in places:
+    candidates: tuple[Path | str, ...] = (*wheels, *_NAMES, f"{toolkit}/lib64/libnvrtc.so")
+    for candidate in candidates:
         try:
-            library = Library(_of_wheel(place) if isinstance(place, Path) else ctypes.CDLL(place))
+            library = Library(_of_wheel(candidate) if isinstance(candidate, Path) else ctypes.CDLL(candidate))
         except OSError as error:
             refusals.append(str(error))
             continue

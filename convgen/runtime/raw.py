@@ -53,7 +53,7 @@ class RawProgram(Program):
 
     def _launch(self, step: Launch, buffers: dict[str, tuple[int, int]], stream: int) -> Call:
         arguments = tuple(self._argument(param, buffers) for param in step.params)
-        grid, block = self._placed[step][0], (step.block, 1, 1)
+        grid, block = self._grids[step][0], (step.block, 1, 1)
         options = {"shared_mem": step.shared_bytes, "stream": external_stream(stream)}
         return partial(self._launchers[step.entry], grid, block, arguments, **options), ()
 

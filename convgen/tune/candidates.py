@@ -56,8 +56,8 @@ def candidates(
     """
     found: dict[tuple[str, str], tuple[tuple[bool, float], Candidate]] = {}
     for name in names:
-        for place, options in enumerate(_offers(problem, target, name, fixed or {})):
-            promise = place > 0, strategies.STRATEGIES[name].estimate(problem, target, options)
+        for rank, options in enumerate(_offers(problem, target, name, fixed or {})):
+            promise = rank > 0, strategies.STRATEGIES[name].estimate(problem, target, options)
             found.setdefault((name, canonical(options)), (promise, (name, options)))
     return [candidate for _, candidate in sorted(found.values(), key=lambda row: row[0])]
 

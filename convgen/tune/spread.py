@@ -79,13 +79,13 @@ class Spread:
         self,
         tasks: Sequence[Task],
         machines: Machines,
-        place: Path,
+        db_path: Path,
         observer: Observer,
         budget: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`place` is the database's, `budget` in seconds, for all tasks together."""
-        self._tasks, self._machines, self._place, self._observer = list(tasks), machines, place, observer
+        """`db_path` is the database's, `budget` in seconds, for all tasks together."""
+        self._tasks, self._machines, self._db_path, self._observer = list(tasks), machines, db_path, observer
         self._clock, self._begun = clock, clock()
         self._end = self._begun + budget
         self._left = {id(task): len(task.untried) for task in tasks}
@@ -139,7 +139,7 @@ class Spread:
     def _measure_all(self, member: Member) -> None:
         try:
             begun = False  # compilers and measuring processes take some seconds to start, which are no task's
-            with Database(self._place) as db:
+            with Database(self._db_path) as db:
                 while taken := self._take(member.gpu.name):
                     self._serve(member, db, *taken, begun)
                     begun = True

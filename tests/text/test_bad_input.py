@@ -670,10 +670,10 @@ def test_any_bytes_are_answered(content):
 def test_a_file_that_has_changed_since_it_was_read_is_no_spec(tmp_path):
     path = tmp_path / "work.bin"
     path.write_text(SPEC)
-    files.check_place(path)
+    files.check_writable(path)
     read_file(path)
     with pytest.raises(UsageError, match="would be overwritten, and is a spec"):
-        files.check_place(path)
+        files.check_writable(path)
     path.write_text("of the user's own program")
     for data in (b"an output", b"another"):
         files.write_all({path: data})

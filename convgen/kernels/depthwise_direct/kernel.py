@@ -142,10 +142,10 @@ class Layout(Depthwise[Config]):
 
     @property
     def registers(self) -> int:
-        """An estimate of the registers a thread needs; where a launch has fewer, the compiler makes places anew."""
+        """An estimate of the registers a thread needs; where a launch has fewer, the compiler computes addresses anew."""
         c = self.config
-        places = 44 + c.tile_p * c.tile_q if c.vector == 1 else 36  # elements one by one have each a place of its own
-        return self.held + places
+        addresses = 44 + c.tile_p * c.tile_q if c.vector == 1 else 36  # elements one by one have each one of its own
+        return self.held + addresses
 
 
 class DepthwiseDirect(base.Kernel[Config, Layout]):

@@ -197,7 +197,7 @@ class Layout(GradientLayout[Config]):
         return min(self.columns, self.config.tile_q * columns.axis.filter)
 
     @property
-    def places(self) -> tuple[tuple[str, int], ...]:
+    def strip_digits(self) -> tuple[tuple[str, int], ...]:
         """What the number of a strip stands for, the outermost first."""
         depth, rows, columns = self.walks
         c = self.config
@@ -223,7 +223,7 @@ class Layout(GradientLayout[Config]):
     @cached_property
     def column_strips(self) -> int:
         """Those that there would be if bands were whole columns."""
-        return math.prod(count for name, count in self.places if name != "band")
+        return math.prod(count for name, count in self.strip_digits if name != "band")
 
     @cached_property
     def walked(self) -> int:

@@ -74,7 +74,7 @@ def block_place(layout: Layout) -> tuple[BlockPlace, Place]:
     config = layout.config
     _, rows, columns = layout.walks
     scope = Scope("int")
-    names, counts = zip(*layout.places, strict=True)
+    names, counts = zip(*layout.strip_digits, strict=True)
     at = coordinates(scope, scope.declare("strip", layout.strips), names, counts)
     n = scope.let("first_n", at["n"] * layout.walkers_n)
     p = scope.let(
@@ -118,7 +118,7 @@ def place(layout: Layout, index: str, constants: Constants) -> tuple[Place, Plac
     problem, config = layout.problem, layout.config
     depth, rows, columns = layout.walks
     scope = Scope("int")
-    names, counts = zip(*layout.places, strict=True)
+    names, counts = zip(*layout.strip_digits, strict=True)
     at = coordinates(scope, scope.declare("strip", layout.strips), names, counts)
     names_p, names_q = _named(band_rows=config.band), _named(tile_q=config.tile_q)
     first_p = scope.let("first_p", at["row_class"] + at["band"] * (config.band * rows.apart), names=names_p)

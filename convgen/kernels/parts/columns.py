@@ -234,7 +234,7 @@ def col2im_scatter(
             "target": target,
             "value": value,
         },
-        places=into_x,
+        needs_first=into_x,
         constants=constants,
     )
 

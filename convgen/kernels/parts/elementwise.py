@@ -82,7 +82,7 @@ class Kernel:
     sliced: str  # the unit's name: "row", "image"; empty where one launch covers all
     text: Mapping[str, object]  # what else the template wants
     block: int = BLOCK
-    places: bool = True  # whether a sliced kernel needs to know where its slice starts
+    needs_first: bool = True  # whether a sliced kernel needs to know where its slice starts
     sizes: Mapping[str, int] = field(default_factory=dict)
     constants: Constants = field(default_factory=Constants)
 
@@ -108,7 +108,7 @@ class Kernel:
         """The integer parameters of a sliced launch."""
         if not self.sliced:
             return {}
-        return ({f"first_{self.sliced}": first} if self.places else {}) | {f"{self.sliced}s": count}
+        return ({f"first_{self.sliced}": first} if self.needs_first else {}) | {f"{self.sliced}s": count}
 
     def launch(self, first: int = 0, count: int = 0) -> Launch:
         """The launch over all units or, of a sliced kernel, over `count` from `first` on."""

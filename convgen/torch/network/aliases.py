@@ -68,8 +68,8 @@ class _Record(TorchFunctionMode):
         return result
 
     def keep(self, values: Sequence[Tensor]) -> None:
-        for place, value in enumerate(values):
-            self._values.setdefault(id(value), (value, (self._calls, place)))
+        for i, value in enumerate(values):
+            self._values.setdefault(id(value), (value, (self._calls, i)))
 
     def _is_made(self, value: Tensor) -> bool:
         """Whether an earlier call made this very tensor."""

@@ -159,7 +159,7 @@ class _Graph:
         return of.prepared[key]
 
     def _prepare(self, arguments: Sequence[Any], of: _OfModule) -> _Ready:
-        weights, inputs = ([arguments[i] for i in places] for places in (self._weights, self._inputs))
+        weights, inputs = ([arguments[i] for i in indices] for indices in (self._weights, self._inputs))
         tensors = _tensors(inputs)
         if without_data((*weights, *tensors)):
             return self._as_it_is

@@ -191,8 +191,8 @@ def _unary(kind: str, *parameters: tuple[int, str, float]) -> Callable[[Node, No
     return match
 
 
-def _argument(user: Node, place: int, name: str, default: Any) -> Any:
-    return user.args[place] if len(user.args) > place else user.kwargs.get(name, default)
+def _argument(user: Node, index: int, name: str, default: Any) -> Any:
+    return user.args[index] if len(user.args) > index else user.kwargs.get(name, default)
 
 
 def _binary(kind: str) -> Callable[[Node, Node], Match]:

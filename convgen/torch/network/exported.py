@@ -18,7 +18,7 @@ class Exported:
         self._others = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves]
         self._graph_module = program.graph_module
         self._structure = program.call_spec.out_spec
-        #: Of each result, (value,) if it is no tensor, or its place if it is a weight or an input itself: as of the
+        #: Of each result, (value,) if it is no tensor, or its index if it is a weight or an input itself: as of the
         #: first call's tensors, which lie as they are given.  Of others, what is an input itself may be a copy.
         self._known: list[tuple[Any] | int | None] | None = None
         self.copies_views = False
@@ -29,8 +29,8 @@ class Exported:
         inputs = [next(tensors) if other is None else other[0] for other in self._others]
         results = self._graph_module(*given[:count], *inputs)
         if self._known is None:
-            places = {id(tensor): place for place, tensor in enumerate(given)}
-            self._known = [places.get(id(r)) if isinstance(r, torch.Tensor) else (r,) for r in results]
+            indices = {id(tensor): i for i, tensor in enumerate(given)}
+            self._known = [indices.get(id(r)) if isinstance(r, torch.Tensor) else (r,) for r in results]
         made = [result for result, known in zip(results, self._known, strict=True) if known is None]
         own = tuple(_own(result, given) for result in made)
         self.copies_views |= any(a is not b for a, b in zip(made, own, strict=True))

@@ -144,8 +144,8 @@ def _is_slice(node: Node, first: int, length: int) -> bool:
     return (start, stop) == (first, first + length)
 
 
-def _argument(node: Node, place: int, default: Any) -> Any:
-    return node.args[place] if len(node.args) > place else default
+def _argument(node: Node, index: int, default: Any) -> Any:
+    return node.args[index] if len(node.args) > index else default
 
 
 def _half(graph: Any, path: list[Node], part: int) -> Node:

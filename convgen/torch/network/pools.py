@@ -38,12 +38,12 @@ def _is_first(node: Node) -> bool:
     return node.target is operator.getitem and node.args[1] == 0
 
 
-def _numbers(node: Node, place: int) -> list[int]:
+def _numbers(node: Node, index: int) -> list[int]:
     """An axis's numbers: 0 for the windows' extents, 1 for strides, 2 for padding, 3 for dilation."""
-    given = node.args[1 + place] if len(node.args) > 1 + place else []
+    given = node.args[1 + index] if len(node.args) > 1 + index else []
     given = [given] if isinstance(given, int) else list(given)
     if not given:  # torch's defaults
-        return _numbers(node, 0) if place == 1 else [place // 3] * POOLS[node.target]
+        return _numbers(node, 0) if index == 1 else [index // 3] * POOLS[node.target]
     return given * (POOLS[node.target] // len(given))
 
 
@@ -67,8 +67,8 @@ def _split(graph: Any, node: Node, taken: list[list[int]]) -> None:
     neutral = (1, 1, 0, 1)
     for axes in taken:
         numbers = [
-            [_numbers(node, place)[axis] if axis in axes else neutral[place] for axis in range(rank)]
-            for place in range(4)
+            [_numbers(node, index)[axis] if axis in axes else neutral[index] for axis in range(rank)]
+            for index in range(4)
         ]
         with graph.inserting_before(node):
             pooled = call(graph, node.target, made, *numbers, *node.args[5:6])

@@ -254,8 +254,8 @@ class Prepared:
             for i, layout in layouts.items():
                 results[i] = layout.laid_out(results[i])
             count = len(results) - len(self._written)
-            for place, value in zip(self._written, results[count:], strict=True):
-                inputs[place].copy_(value)
+            for i, value in zip(self._written, results[count:], strict=True):
+                inputs[i].copy_(value)
             return joined(views, results[:count], results) if views else results[:count]
 
     def _look_at(self, results: Sequence[Any], given: Sequence[Tensor]) -> None:

@@ -20,14 +20,14 @@ from convgen.torch.network.trace import call, is_call, value_of
 Node = Any
 A: Any = torch.ops.aten
 #: In a node's meta: where the convolution stands in the graph that makes the value, with steps and views alone.
-_PLACE = "of_convolution"
+_POSITION = "of_convolution"
 _RESHAPES = (A.view.default, A._unsafe_view.default, A.squeeze.dim, A.unsqueeze.default)
 
 
 def sink_views(graph: Any) -> None:
     """Moves those of all elements as far back as they go."""
-    for place, node in enumerate(graph.nodes):
-        _mark(node, place)
+    for position, node in enumerate(graph.nodes):
+        _mark(node, position)
     for node in graph.nodes:
         if _is_view(node):
             _sink(graph, node)
@@ -36,15 +36,15 @@ def sink_views(graph: Any) -> None:
     graph.eliminate_dead_code()
 
 
-def _mark(node: Node, place: int) -> None:
+def _mark(node: Node, position: int) -> None:
     """Has a node know of the last convolution whose result it is a step, a view or a slice of."""
     if is_call(node, A.convolution.default):
-        node.meta[_PLACE] = place
+        node.meta[_POSITION] = position
         return
     sees = _is_view(node) or is_call(node, A.slice.Tensor)
-    places = [n.meta[_PLACE] for n in node.all_input_nodes if _PLACE in n.meta and (sees or _is_step(node, n))]
-    if places:
-        node.meta[_PLACE] = max(places)
+    positions = [n.meta[_POSITION] for n in node.all_input_nodes if _POSITION in n.meta and (sees or _is_step(node, n))]
+    if positions:
+        node.meta[_POSITION] = max(positions)
         if is_call(node, A.transpose.int):
             node.target, node.args = A.permute.default, (node.args[0], _order(node))
 
@@ -60,8 +60,8 @@ def _sink(graph: Any, view: Node) -> None:
     if not view.users:
         return
     value = view.args[0]
-    place = value.meta.get(_PLACE)
-    if place is None:
+    position = value.meta.get(_POSITION)
+    if position is None:
         return
     for user in list(view.users):
         if user not in view.users:  # it reads what was moved before, too, and went with that
@@ -69,7 +69,7 @@ def _sink(graph: Any, view: Node) -> None:
         if _is_permute(view) and _is_permute(user):
             with graph.inserting_before(user):
                 one = call(graph, A.permute.default, value, [view.args[1][i] for i in user.args[1]])
-            one.meta[_PLACE] = place
+            one.meta[_POSITION] = position
             user.replace_all_uses_with(one)
             graph.erase_node(user)
             _sink(graph, one)
@@ -87,7 +87,7 @@ def _sink_behind(graph: Any, view: Node, user: Node) -> None:
             graph.erase_node(moved)
             return
         back = call(graph, view.target, moved, *view.args[1:])
-    moved.meta[_PLACE] = back.meta[_PLACE] = value.meta[_PLACE]
+    moved.meta[_POSITION] = back.meta[_POSITION] = value.meta[_POSITION]
     user.replace_all_uses_with(back)
     graph.erase_node(user)
     if _is_view(value):
@@ -100,16 +100,16 @@ def _goes_along(other: Node, view: Node) -> bool:
     function rather is, nor another view of what this one makes, which would move back in its turn."""
     if other is view or (other.target, other.args[1:]) == (view.target, view.args[1:]):
         return True
-    place, own = _place(other), _place(view)
-    return place is None or own is None or place < own
+    position, own = _position_of(other), _position_of(view)
+    return position is None or own is None or position < own
 
 
-def _place(value: Node) -> int | None:
+def _position_of(value: Node) -> int | None:
     """Where the convolution stands in the graph that makes a value, or what a value is a view of."""
     while _is_view(value):
         value = value.args[0]
-    place: int | None = value.meta.get(_PLACE)
-    return place
+    position: int | None = value.meta.get(_POSITION)
+    return position
 
 
 def _cancel(view: Node) -> None:

@@ -77,7 +77,7 @@ def has_symbols(values: Iterable[Any]) -> bool:
 
 
 def numbers_of(graph_module: Any) -> set[int]:
-    """The places of arguments that are numbers, which the graph then takes as such: with dynamic sizes, Dynamo passes
+    """The indices of arguments that are numbers, which the graph then takes as such: with dynamic sizes, Dynamo passes
     floats as tensors, and its graph calls item() on them, or that of a checkpoint within it does."""
     arguments = graph_module.graph.find_nodes(op="placeholder")
     found = {i for i, argument in enumerate(arguments) if _is_number(graph_module, argument)}
@@ -114,14 +114,14 @@ def _within(graph_module: Any, call: Any, argument: Any) -> list[tuple[Any, Any]
     body: Any = call.args[0] if call.args else None
     if isinstance(call.target, torch._ops.HigherOrderOperator) and getattr(body, "op", "") == "get_attr":
         inner = getattr(graph_module, body.target)
-        places = inner.graph.find_nodes(op="placeholder") if isinstance(inner, torch.fx.GraphModule) else []
-        if len(places) == len(call.args) - 1:
-            return [(inner, own) for own, given in zip(places, call.args[1:], strict=True) if given is argument]
+        parameters = inner.graph.find_nodes(op="placeholder") if isinstance(inner, torch.fx.GraphModule) else []
+        if len(parameters) == len(call.args) - 1:
+            return [(inner, own) for own, given in zip(parameters, call.args[1:], strict=True) if given is argument]
     return []
 
 
 def with_numbers(graph_module: Any, numbers: Mapping[int, Any]) -> Any:
-    """The graph with numbers in place of its arguments of these places: those are left for tensors alone."""
+    """The graph with numbers in place of its arguments of these indices: those are left for tensors alone."""
     graph, copies = torch.fx.Graph(), {}
     for i, node in enumerate(graph_module.graph.nodes):  # arguments come first
         if i in numbers:

@@ -119,12 +119,12 @@ def flat_graph(function: Callable[..., Any], arguments: Sequence[Any]) -> GraphM
 
 def _count_axes(node: Node) -> None:
     """States a node's axes from the first, where they are stated from the last."""
-    rank, places = value_of(node.args[0] if node.target is not A.cat.default else node).dim(), _AXES[node.target]
+    rank, indices = value_of(node.args[0] if node.target is not A.cat.default else node).dim(), _AXES[node.target]
 
     def counted(axis: Any) -> Any:
         return [i % rank for i in axis] if isinstance(axis, list | tuple) else axis % rank
 
-    node.args = tuple(counted(a) if place in places and rank else a for place, a in enumerate(node.args))
+    node.args = tuple(counted(a) if i in indices and rank else a for i, a in enumerate(node.args))
 
 
 def faked(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -18,37 +18,37 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class View:
-    """Of the tensor at a place of what is given: its extents and strides, and how many elements further it begins."""
+    """Of the tensor at an index of what is given: its extents and strides, and how many elements further it begins."""
 
-    place: int
+    index: int
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
 
     def of(self, given: Sequence[Tensor]) -> Tensor:
         """For tensors of the same strides."""
-        source = given[self.place]
+        source = given[self.index]
         return source.as_strided(self.size, self.stride, source.storage_offset() + self.offset)
 
 
 def views_of(function: Callable[..., Sequence[Any]], given: Sequence[Tensor]) -> dict[int, View]:
-    """The views among the function's results, by their places; nothing is computed."""
+    """The views among the function's results, by their indices; nothing is computed."""
     fakes, results = faked(function, given)
-    memory = {fake.untyped_storage()._cdata: place for place, fake in enumerate(fakes)}
+    memory = {fake.untyped_storage()._cdata: index for index, fake in enumerate(fakes)}
     found = {}
     for i, result in enumerate(results):
-        place = memory.get(result.untyped_storage()._cdata) if isinstance(result, torch.Tensor) else None
-        if place is not None and _reads_as(result) == _reads_as(fakes[place]):
-            offset = result.storage_offset() - fakes[place].storage_offset()
-            found[i] = View(place, tuple(result.shape), tuple(result.stride()), int(offset))
+        index = memory.get(result.untyped_storage()._cdata) if isinstance(result, torch.Tensor) else None
+        if index is not None and _reads_as(result) == _reads_as(fakes[index]):
+            offset = result.storage_offset() - fakes[index].storage_offset()
+            found[i] = View(index, tuple(result.shape), tuple(result.stride()), int(offset))
     return found
 
 
 def take_out_views(
     graph: Any, own: Callable[[], Sequence[Any]], layouts: Mapping[int, Layout]
 ) -> tuple[dict[int, View], dict[int, Layout]]:
-    """Takes out of a graph those results that share memory with others, of which they are views: by their places, with
-    the places of the others among what is left.  `own` gives the model's own results, fake ones.
+    """Takes out of a graph those results that share memory with others, of which they are views: by their indices,
+    with those of the others among what is left.  `own` gives the model's own results, fake ones.
 
     Then the layouts that those that are left must have: of those given for all results, and of what views are of."""
     (output,) = graph.find_nodes(op="output")
@@ -65,16 +65,16 @@ def take_out_views(
 def placed(
     found: Mapping[int, View], made: Sequence[Any], layouts: Mapping[int, Layout]
 ) -> tuple[dict[int, View], dict[int, Layout]]:
-    """Views among the results that were made, and layouts of these results, with the places among what are no views."""
+    """Views among the results that were made, and layouts of these results, by indices among what are no views."""
     left = [i for i in range(len(made)) if i not in found]
     # strides of a call's tensors are not always those of fake ones
-    layouts = {**layouts, **{view.place: Layout.of(made[view.place]) for view in found.values()}}
-    views = {i: replace(view, place=left.index(view.place)) for i, view in found.items()}
+    layouts = {**layouts, **{view.index: Layout.of(made[view.index]) for view in found.values()}}
+    views = {i: replace(view, index=left.index(view.index)) for i, view in found.items()}
     return views, {left.index(i): layout for i, layout in layouts.items() if i not in found}
 
 
 def views_among(results: Sequence[Any]) -> dict[int, View]:
-    """Of results whose elements follow one another, at their places among all."""
+    """Of results whose elements follow one another, at their indices among all."""
     tensors = [(i, each) for i, each in enumerate(results) if isinstance(each, torch.Tensor) and each.numel()]
     wholes: dict[Any, tuple[int, Any]] = {}
     for i, each in sorted(tensors, key=lambda pair: -pair[1].numel()):
@@ -82,10 +82,10 @@ def views_among(results: Sequence[Any]) -> dict[int, View]:
             wholes.setdefault((each.untyped_storage()._cdata, _reads_as(each)), (i, each))
     found = {}
     for i, each in tensors:
-        place, whole = wholes.get((each.untyped_storage()._cdata, _reads_as(each)), (i, each))
+        index, whole = wholes.get((each.untyped_storage()._cdata, _reads_as(each)), (i, each))
         offset = int(each.storage_offset() - whole.storage_offset())
-        if place != i and offset >= 0 and offset + span(each.shape, each.stride()) <= whole.numel():
-            found[i] = View(place, tuple(each.shape), tuple(each.stride()), offset)
+        if index != i and offset >= 0 and offset + span(each.shape, each.stride()) <= whole.numel():
+            found[i] = View(index, tuple(each.shape), tuple(each.stride()), offset)
     return found
 
 

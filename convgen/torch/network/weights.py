@@ -97,30 +97,30 @@ class Weights:
     def __init__(self, structure: Structure, values: list[Any], copies: Mapping[int, Any], program: Any) -> None:
         self._structure = structure
         self.names: list[str] = []
-        self._places: list[int] = []
+        self._indices: list[int] = []
         self._constants: list[Tensor] = []
         # of tied ones, the first counts, which comes last here
-        tensors = [(place, each) for place, each in reversed([*enumerate(values)]) if isinstance(each, torch.Tensor)]
-        traced = [(place, one) for place, each in tensors for one in (each, copies.get(id(each), each))]
-        known = {id(each): place for place, each in traced}
-        by_memory = {_memory(each): place for place, each in traced}
+        tensors = [(index, each) for index, each in reversed([*enumerate(values)]) if isinstance(each, torch.Tensor)]
+        traced = [(index, one) for index, each in tensors for one in (each, copies.get(id(each), each))]
+        known = {id(each): index for index, each in traced}
+        by_memory = {_memory(each): index for index, each in traced}
         for spec in program.graph_signature.input_specs:
             if spec.kind == torch.export.graph_signature.InputKind.USER_INPUT:
                 continue
             weight = program.state_dict.get(spec.target, program.constants.get(spec.target))
-            place = known.get(id(weight))
-            if place is None and spec.target.rpartition(".")[2].startswith(_LIFTED):
-                place = by_memory.get(_memory(weight))
-            if place is None:
-                place = len(values) + len(self._constants)
+            index = known.get(id(weight))
+            if index is None and spec.target.rpartition(".")[2].startswith(_LIFTED):
+                index = by_memory.get(_memory(weight))
+            if index is None:
+                index = len(values) + len(self._constants)
                 self._constants.append(weight)
-            self.names.append(structure.names[place] if place < len(values) else spec.target)
-            self._places.append(place)
+            self.names.append(structure.names[index] if index < len(values) else spec.target)
+            self._indices.append(index)
 
     def now(self) -> list[Tensor]:
         """Raises OtherWeights."""
         values = self._structure.values() + self._constants
-        return [*map(values.__getitem__, self._places)]
+        return [*map(values.__getitem__, self._indices)]
 
 
 def _memory(weight: Any) -> Any:

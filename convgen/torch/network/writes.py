@@ -13,7 +13,7 @@ Function = Callable[..., Sequence[Any]]
 
 
 def written_inputs(function: Function, weights: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[int]:
-    """The places of the inputs that the function writes to; none where it writes to a weight, too, or where a result
+    """The indices of the inputs that the function writes to; none where it writes to a weight, too, or where a result
     is a view of what it writes to.  Nothing is computed."""
     before: list[int] = []  # torch 2.14 gives a fake tensor the count of writes of what it stands for
 
@@ -23,27 +23,27 @@ def written_inputs(function: Function, weights: Sequence[Tensor], inputs: Sequen
 
     fakes, results = faked(counted, [*weights, *inputs])
     changed = [fake._version != count for fake, count in zip(fakes, before, strict=True)]
-    places = [i - len(weights) for i, is_written in enumerate(changed) if is_written]
-    memory = {fakes[len(weights) + i].untyped_storage()._cdata for i in places}
+    indices = [i - len(weights) for i, is_written in enumerate(changed) if is_written]
+    memory = {fakes[len(weights) + i].untyped_storage()._cdata for i in indices}
     tensors = [result for result in results if hasattr(result, "untyped_storage")]
-    if min(places, default=0) < 0 or any(t.untyped_storage()._cdata in memory for t in tensors):
+    if min(indices, default=0) < 0 or any(t.untyped_storage()._cdata in memory for t in tensors):
         return []
-    return places
+    return indices
 
 
-def overlap(places: Sequence[int], weights: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
+def overlap(indices: Sequence[int], weights: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
     """Whether one of these inputs shares memory with something else that is given."""
     memory = [given.untyped_storage()._cdata for given in (*inputs, *weights)]
-    return any(memory.count(memory[place]) > 1 for place in places)
+    return any(memory.count(memory[i]) > 1 for i in indices)
 
 
-def on_copies(function: Function, count: int, places: Sequence[int]) -> Function:
+def on_copies(function: Function, count: int, indices: Sequence[int]) -> Function:
     """The function with copies of these inputs, behind `count` weights, which are its last results."""
 
     def made(*given: Tensor) -> Sequence[Any]:
         tensors = list(given)
-        for place in places:
-            tensors[count + place] = given[count + place].clone()
-        return (*function(*tensors), *(tensors[count + place] for place in places))
+        for i in indices:
+            tensors[count + i] = given[count + i].clone()
+        return (*function(*tensors), *(tensors[count + i] for i in indices))
 
     return made
