@@ -14,7 +14,7 @@ from convgen.torch.network.activations import scaled, written_out
 from convgen.torch.network.batch_norm import normalization_of, scale_and_shift
 from convgen.torch.network.crops import crop_of
 from convgen.torch.network.padding import padded
-from convgen.torch.network.trace import call, erase_unread, is_call, value_of
+from convgen.torch.network.trace import argument, call, erase_unread, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
@@ -183,7 +183,7 @@ def _unary(kind: str, *parameters: tuple[int, str, float]) -> Callable[[Node, No
     """Of one value; each number by its place, its name and its default."""
 
     def match(user: Node, value: Node) -> Match:
-        numbers = [_argument(user, *parameter) for parameter in parameters]
+        numbers = [argument(user, *parameter) for parameter in parameters]
         if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
             return None
         return (Step(kind, tuple(map(float, numbers))),), None
@@ -191,16 +191,12 @@ def _unary(kind: str, *parameters: tuple[int, str, float]) -> Callable[[Node, No
     return match
 
 
-def _argument(user: Node, index: int, name: str, default: Any) -> Any:
-    return user.args[index] if len(user.args) > index else user.kwargs.get(name, default)
-
-
 def _binary(kind: str) -> Callable[[Node, Node], Match]:
     """Of two values, or a value and a number."""
 
     def match(user: Node, value: Node) -> Match:
         a, b = user.args[:2]
-        factor = _argument(user, 2, "alpha", 1)  # of the second
+        factor = argument(user, 2, "alpha", 1)  # of the second
         if a is b:
             return _doubled(kind, factor)
         if (factor != 1 and a is value) or not _is_number(factor):
@@ -242,7 +238,7 @@ def _with_operand(steps: tuple[Step, ...], other: Any, value: Node) -> Match:
 def _reversed_difference(user: Node, value: Node) -> Match:
     """A number or tensor less the value."""
     a, b = user.args[:2]
-    if a is not value or a is b or _argument(user, 2, "alpha", 1) != 1:
+    if a is not value or a is b or argument(user, 2, "alpha", 1) != 1:
         return None
     return _with_operand((_NEGATED, Step("add")), b, value)
 
@@ -272,7 +268,7 @@ def _threshold(user: Node, value: Node) -> Match:
 
 
 def _clamp(user: Node, value: Node) -> Match:
-    low, high = _argument(user, 1, "min", None), _argument(user, 2, "max", None)
+    low, high = argument(user, 1, "min", None), argument(user, 2, "max", None)
     if low is None or high is None:
         kind, bound = ("clamp_max", high) if low is None else ("clamp_min", low)
         return ((Step(kind, (float(bound),)),), None) if _is_number(bound) else None
@@ -289,17 +285,17 @@ def _gelu(user: Node, value: Node) -> Match:
 
 def _elu(user: Node, value: Node) -> Match:
     """selu's scale, too."""
-    alpha, scale, inner = (_argument(user, *each, 1) for each in ((1, "alpha"), (2, "scale"), (3, "input_scale")))
+    alpha, scale, inner = (argument(user, *each, 1) for each in ((1, "alpha"), (2, "scale"), (3, "input_scale")))
     return (scaled(1.0, Step("elu", (float(alpha),)), scale), None) if inner == 1 else None
 
 
 def _celu(user: Node, value: Node) -> Match:
-    alpha = float(_argument(user, 1, "alpha", 1))
+    alpha = float(argument(user, 1, "alpha", 1))
     return (scaled(1 / alpha, Step("elu", (1.0,)), alpha), None) if alpha > 0 else None
 
 
 def _softplus(user: Node, value: Node) -> Match:
-    beta, threshold = float(_argument(user, 1, "beta", 1)), _argument(user, 2, "threshold", 20)
+    beta, threshold = float(argument(user, 1, "beta", 1)), argument(user, 2, "threshold", 20)
     return (scaled(beta, Step("softplus"), 1 / beta), None) if beta and threshold == 20 else None
 
 

@@ -20,7 +20,7 @@ import torch
 
 from convgen.torch.network.chains import Chain, chain_of, is_pointwise
 from convgen.torch.network.prologues import opened
-from convgen.torch.network.trace import call, is_call, value_of
+from convgen.torch.network.trace import argument, call, is_call, value_of
 from convgen.torch.network.upsampling import folded
 
 Node = Any
@@ -112,7 +112,7 @@ def _path(chain: Chain) -> Iterator[Node]:
 def _is_of_each_channel(user: Node, value: Node) -> bool:
     """Steps, copies and slices of pixels."""
     if is_call(user, A.slice.Tensor):
-        return bool(_argument(user, 1, 0) > 1)
+        return bool(argument(user, 1, "dim", 0) > 1)
     return is_call(user, A.clone.default) or (
         is_pointwise(user, value) and value_of(user).shape == value_of(value).shape
     )
@@ -123,10 +123,10 @@ def _halves(value: Node) -> tuple[Node, Node] | Node | None:
     half = value_of(value).shape[1] // 2
     readers = list(value.users)
     if len(readers) == 1 and is_call(readers[0], A.glu.default):
-        return readers[0] if _argument(readers[0], 1, -1) in (1, 1 - value_of(value).dim()) else None
+        return readers[0] if argument(readers[0], 1, "dim", -1) in (1, 1 - value_of(value).dim()) else None
     if len(readers) == 1 and is_call(readers[0], A.split.Tensor, A.split_with_sizes.default):
         items = {user.args[1]: user for user in readers[0].users if user.target is operator.getitem}
-        right = readers[0].args[1] in (half, [half, half]) and _argument(readers[0], 2, 0) == 1
+        right = readers[0].args[1] in (half, [half, half]) and argument(readers[0], 2, "dim", 0) == 1
         found = [items.get(i) for i in range(2)] if right else []
     else:
         found = [next((r for r in readers if _is_slice(r, i * half, half)), None) for i in range(2)]
@@ -138,14 +138,10 @@ def _halves(value: Node) -> tuple[Node, Node] | Node | None:
 
 def _is_slice(node: Node, first: int, length: int) -> bool:
     """Of these channels."""
-    if not is_call(node, A.slice.Tensor) or _argument(node, 1, 0) != 1 or _argument(node, 4, 1) != 1:
+    if not is_call(node, A.slice.Tensor) or argument(node, 1, "dim", 0) != 1 or argument(node, 4, "step", 1) != 1:
         return False
-    start, stop, _ = slice(_argument(node, 2, None), _argument(node, 3, None)).indices(2 * length)
+    start, stop, _ = slice(argument(node, 2, "start", None), argument(node, 3, "end", None)).indices(2 * length)
     return (start, stop) == (first, first + length)
-
-
-def _argument(node: Node, index: int, default: Any) -> Any:
-    return node.args[index] if len(node.args) > index else default
 
 
 def _half(graph: Any, path: list[Node], part: int) -> Node:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from convgen.torch.network.trace import is_call, value_of
+from convgen.torch.network.trace import argument, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
@@ -37,7 +37,7 @@ def padded(x: Node, padding: Sequence[int]) -> Padded:
     """Of a convolution that reads x with this padding, a number an axis."""
     rank = len(padding)
     plain = Padded(x, list(padding))
-    if is_call(x, A.constant_pad_nd.default) and not (x.args[2] if len(x.args) > 2 else 0):
+    if is_call(x, A.constant_pad_nd.default) and not argument(x, 2, "value", 0):
         mode = "zeros"
     elif is_call(x, *_MODES) and not any(padding):
         mode = _MODES[x.target]

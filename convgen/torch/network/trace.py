@@ -205,6 +205,11 @@ def is_call(node: Any, *operators: Any) -> bool:
     return isinstance(node, torch.fx.Node) and node.op == "call_function" and node.target in operators
 
 
+def argument(node: Node, index: int, name: str, default: Any) -> Any:
+    """A call's argument, by its place or by its name."""
+    return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
+
+
 def value_of(node: Node) -> Any:
     """A node's fake tensor."""
     return node.meta["val"]

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from convgen.torch.network.aliases import memory_of, tensors_among
 from convgen.torch.network.layouts import FORMATS
 from convgen.torch.network.sizes import has_symbols, with_numbers
+from convgen.torch.network.trace import argument
 
 GraphModule = Any
 Node = Any
@@ -109,7 +110,7 @@ def _copied(node: Node, values: dict[Node, Any]) -> bool:
     """Lets a convolution read a copy of its filters."""
     if node.op != "call_function" or node.target not in _CONVOLUTIONS:
         return False
-    filters = node.kwargs.get("weight", node.args[1] if len(node.args) > 1 else None)
+    filters = argument(node, 1, "weight", None)
     if not (isinstance(filters, torch.fx.Node) and _is_other(values[filters])):
         return False
     keywords = {"memory_format": FORMATS[values[filters].dim()]}
