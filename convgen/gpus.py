@@ -27,12 +27,11 @@ class Rate:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A part: multiprocessors, bytes of L2, bytes a second of device memory (read plus write), and operations a second
+    """A part: multiprocessors, bytes a second of device memory (read plus write), and operations a second
     by the width of what is multiplied."""
 
     name: str
     sms: int
-    l2_bytes: int
     memory: Rate
     bits16: Rate
     bits8: Rate
@@ -65,32 +64,31 @@ def _sheet(value: float) -> Rate:
     return Rate(value, "data sheet")
 
 
-MIB = 1 << 20
 _ROWS = (
-    Gpu("NVIDIA A100-SXM4-80GB", 108, 40 * MIB, _sheet(2.039e12), _sheet(312e12), _sheet(624e12), _sheet(19.5e12), 2),
-    Gpu("NVIDIA RTX A6000", 84, 6 * MIB, _sheet(768e9), _sheet(154.8e12), _sheet(309.7e12), _sheet(38.7e12), 64),
-    Gpu("NVIDIA L40S", 142, 96 * MIB, _sheet(864e9), _sheet(362e12), _sheet(733e12), _sheet(91.6e12), 64),
+    Gpu("NVIDIA A100-SXM4-80GB", 108, _sheet(2.039e12), _sheet(312e12), _sheet(624e12), _sheet(19.5e12), 2),
+    Gpu("NVIDIA RTX A6000", 84, _sheet(768e9), _sheet(154.8e12), _sheet(309.7e12), _sheet(38.7e12), 64),
+    Gpu("NVIDIA L40S", 142, _sheet(864e9), _sheet(362e12), _sheet(733e12), _sheet(91.6e12), 64),
     Gpu(
-        "NVIDIA GeForce RTX 4090", 128, 72 * MIB,
+        "NVIDIA GeForce RTX 4090", 128,
         _sheet(1.008e12), _sheet(165.2e12), _sheet(330.3e12), _sheet(82.6e12), 64,
     ),
     Gpu(
-        "NVIDIA H100 80GB HBM3", 132, 50 * MIB,
+        "NVIDIA H100 80GB HBM3", 132,
         Rate(3.02e12, "measured, device copy of 1 GB"),
         Rate(757e12, "measured, 8192 x 8192 x 8192 by cuBLAS"),
         Rate(2 * 757e12, "twice the measured 16-bit rate, the data sheet's ratio"),
         _sheet(67e12), 2,
     ),
     Gpu(
-        "NVIDIA H200", 132, 60 * MIB,
+        "NVIDIA H200", 132,
         Rate(4.3e12, "measured, device copy of 1 GB"),
         Rate(790e12, "measured, 8192 x 8192 x 8192 by cuBLAS"),
         Rate(2 * 790e12, "twice the measured 16-bit rate, the data sheet's ratio"),
         _sheet(67e12), 2,
     ),
-    Gpu("NVIDIA B200", 148, 126 * MIB, _sheet(8e12), _sheet(2250e12), _sheet(4500e12), _sheet(80e12), 2),
+    Gpu("NVIDIA B200", 148, _sheet(8e12), _sheet(2250e12), _sheet(4500e12), _sheet(80e12), 2),
     Gpu(
-        "NVIDIA GeForce RTX 5090", 170, 96 * MIB,
+        "NVIDIA GeForce RTX 5090", 170,
         _sheet(1.792e12), _sheet(209.5e12), _sheet(419e12), _sheet(104.8e12), 64,
     ),
 )  # fmt: skip

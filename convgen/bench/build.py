@@ -59,7 +59,7 @@ def build(job: Job) -> Artifact | Failure:
         if job.planned:
             choice = planner.choose(job.problem, job.target, job.strategy, job.options, job.gpu)
         else:
-            choice = planner.Choice(strategies.STRATEGIES[job.strategy], job.options, "", {})
+            choice = planner.Choice(strategies.STRATEGIES[job.strategy], job.options, "")
         plan = choice.strategy.plan(job.problem, job.target, choice.options)
         plan = replace(plan, reason=choice.reason)
         return artifacts.build(choice.strategy.render(plan), plan)

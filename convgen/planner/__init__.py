@@ -22,12 +22,11 @@ from convgen.targets import Target
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy, its options, the reason; `rejected` holds what stands against each one before it."""
+    """A strategy, its options, and the reason."""
 
     strategy: Strategy
     options: Options
     reason: str
-    rejected: Mapping[str, tuple[Obstacle, ...]]
 
 
 class CannotServe(Exception):
@@ -53,7 +52,7 @@ def untuned(problem: ConvProblem, target: Target, strategy: str, options: Option
         obstacles = tuple(chosen.obstacles(problem, target, options))
         if obstacles:
             raise CannotServe({strategy: obstacles})
-        return Choice(chosen, options, "named in the spec", {})
+        return Choice(chosen, options, "named in the spec")
     rejected: dict[str, tuple[Obstacle, ...]] = {}
     serving: list[Strategy] = []
     for name in strategies.AUTO:
@@ -67,15 +66,15 @@ def untuned(problem: ConvProblem, target: Target, strategy: str, options: Option
     estimates, favored = _estimates(serving, problem, target)
     if not estimates:
         passed = f"; {', '.join(rejected)} cannot serve" if rejected else ""
-        return Choice(serving[0], {}, f"auto: the first that serves{passed}", rejected)
+        return Choice(serving[0], {}, f"auto: the first that serves{passed}")
     best = min((name for name, (_, exact) in estimates.items() if exact), key=lambda name: estimates[name][0])
     others = ", ".join(
         f"{name} {'' if exact else 'at least '}{us:.1f} us" for name, (us, exact) in estimates.items() if name != best
     )
     reason = f"auto: {estimates[best][0]:.1f} us by the cost model" + (f" ({others})" if others else "")
     if favored:
-        return replace(favored, reason=f"{reason}; {favored.reason}", rejected=rejected)
-    return Choice(strategies.STRATEGIES[best], {}, reason, rejected)
+        return replace(favored, reason=f"{reason}; {favored.reason}")
+    return Choice(strategies.STRATEGIES[best], {}, reason)
 
 
 Estimated = dict[str, tuple[float, bool]]
@@ -99,7 +98,7 @@ def _estimates(serving: Sequence[Strategy], problem: ConvProblem, target: Target
             search, timed = favored
             strategy = next(s for s in serving if search in searches[s.name])
             reason = f"measurements of other layers favor {strategy.name} at {timed.us:.1f} us"
-            choice = Choice(strategy, strategy.options_of(search, timed.layout), reason, {})
+            choice = Choice(strategy, strategy.options_of(search, timed.layout), reason)
         nearest = {name: min(own, key=lambda s: s.least) for name, own in searches.items()}
         found = {name: (search.least, search.settled) for name, search in nearest.items()}
     return {name: (us, exact) for name, (us, exact) in found.items() if us < math.inf}, choice
@@ -157,7 +156,7 @@ def _legal(tuned: database.Tuned, problem: ConvProblem, target: Target) -> Choic
         if not chosen.obstacles(problem, target, options):
             without = yielding and tuned.left_out == database.THE_EPILOGUE
             lost = without and _expected(problem, target, chosen, options, tuned.options) > MOST_LOST
-            return None if lost else Choice(chosen, options, tuned.reason, {})
+            return None if lost else Choice(chosen, options, tuned.reason)
     return None
 
 

@@ -130,9 +130,6 @@ class Source:
             place = self.closing(place) + 1 if character in "({[" else place + 1
         return place + 1
 
-    def _line_before(self, place: int) -> str:
-        return self.code[self.code.rfind("\n", 0, place) + 1 : place]
-
     def _skip_space(self, place: int) -> int:
         while self.code[place].isspace():
             place += 1

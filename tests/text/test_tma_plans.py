@@ -56,7 +56,6 @@ GROUPED = make("fprop", 2, 256, 128, (14, 14), (3, 3), pad=1, groups=16)
 ODD_GROUPS = make("fprop", 2, 6, 48, (14, 14), (3, 3), groups=3)
 _LAST = laid_out(make("dgrad", 2, 64, 64, (14, 14), (3, 3), 2, 1, groups=2), w="crsk")
 SLICED = replace(_LAST, w=replace(_LAST.w, pitch=128))  # output channels of a filter that has more of them
-OF_THREE_AXES = make("fprop", 1, 8, 8, (4, 4, 4), (1, 1, 2))
 TYPES = "x and w must both be f16 or bf16"
 
 
