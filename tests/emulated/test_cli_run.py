@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from terminals import everything
 
 import convgen
 from convgen import driver
@@ -184,15 +185,7 @@ def test_progress_is_shown_on_a_terminal_and_leaves_nothing(tmp_path):
     command = [sys.executable, "-m", "convgen", "run", "layer.conv", "-D", "n=16", "--batch", "16"]
     made = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=child, text=True, env=environment)
     os.close(child)
-    shown = b""
-    while True:
-        try:
-            data = os.read(parent, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not data:
-            break
-        shown += data
+    shown = everything(parent)
     out, _ = made.communicate()
     assert made.returncode == 0 and "emulated: y is right" in out
     assert b"emulating layer_fprop" in shown and b"%" in shown  # what takes less than a moment is not shown

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from problems import make
 from tma_specs import (
     SEEDS,
+    SEVERAL_OPERANDS,
     check_emulated,
     check_exact,
     compilation,
@@ -180,19 +181,6 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "one axis, stride 2": (make("fprop", 3, 24, 40, (99,), (3,), stride=2, dilation=3), {**BY_PIXELS, "strip": 46}),
 }  # fmt: skip
 
-#: Several operands of one kind at once.
-EPILOGUES = {
-    "no operand": "no operand",
-    "channels of every type": (
-        "operand a: f32[k]  operand b: f16[k]  operand c: bf16[k]  operand d: s8[k]  y = relu(acc * a + b) + c * d"
-    ),
-    "coordinates": (
-        "operand s: f32[]  operand e: f16[n, k]  operand f: bf16[p, q]  operand g: f32[q, k, n]  operand h: s8[k, p] "
-        "y = acc * s + e + f * g + h"
-    ),
-    "locals": "locals",
-}
-
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_configuration(name: str, seed: int) -> None:
@@ -249,9 +237,9 @@ def test_what_is_stored_at_once(name: str, epilogue: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("options", [BY_CHANNELS, BY_PIXELS], ids=["by channels", "by pixels"])
-@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("name", SEVERAL_OPERANDS)
 def test_epilogue(name: str, options: Options, seed: int) -> None:
-    check_emulated(spec(FEW, "tma_halo", options, EPILOGUES[name]), seed)
+    check_emulated(spec(FEW, "tma_halo", options, SEVERAL_OPERANDS[name]), seed)
 
 
 #: Operands that lie as y does, of every width, beside operands that do not.

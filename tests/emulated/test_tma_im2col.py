@@ -17,6 +17,7 @@ from tma_specs import (
     RESIDENT,
     SCHEDULES,
     SEEDS,
+    SEVERAL_OPERANDS,
     STREAMS,
     WIDE_SPLITS,
     check_emulated,
@@ -327,24 +328,10 @@ def test_geometry(name: str, seed: int) -> None:
     check_emulated(spec(problem, "tma_im2col", options), seed)
 
 
-#: Several operands of one kind at once.
-EPILOGUES = {
-    "no operand": "no operand",
-    "channels of every type": (
-        "operand a: f32[k]  operand b: f16[k]  operand c: bf16[k]  operand d: s8[k]  y = relu(acc * a + b) + c * d"
-    ),
-    "coordinates": (
-        "operand s: f32[]  operand e: f16[n, k]  operand f: bf16[p, q]  operand g: f32[q, k, n]  operand h: s8[k, p] "
-        "y = acc * s + e + f * g + h"
-    ),
-    "locals": "locals",
-}
-
-
 @pytest.mark.parametrize("problem", [STORED_BY_TMA, STORED_PLAINLY], ids=["by TMA", "plainly"])
-@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("name", SEVERAL_OPERANDS)
 def test_epilogue(name: str, problem: ConvProblem, seed: int) -> None:
-    check_emulated(spec(problem, "tma_im2col", PINGPONG, EPILOGUES[name]), seed)
+    check_emulated(spec(problem, "tma_im2col", PINGPONG, SEVERAL_OPERANDS[name]), seed)
 
 
 #: Operands that lie as y does, of other types, several of them, beside operands that do not.

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from terminals import everything
 
 import convgen
 from convgen.__main__ import main as entry
@@ -778,14 +779,6 @@ def test_a_terminal_gets_colors(tmp_path):
     parent, child = pty.openpty()
     made = process("explain", "layer.conv", "--only", "first", stdout=child)
     os.close(child)
-    shown = b""
-    while True:
-        try:
-            data = os.read(parent, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not data:
-            break
-        shown += data
+    shown = everything(parent)
     assert made.wait() == 0
     assert b"\x1b[1m" in shown and b"Index formulas" in shown

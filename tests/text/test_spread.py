@@ -15,11 +15,11 @@ import fake_driver
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems import make
 
 from convgen.bench.build import Job
 from convgen.diagnostics import ConvgenError
-from convgen.ir.problem import ConvProblem, Op
-from convgen.ir.tensor import Tensor
+from convgen.ir.problem import ConvProblem
 from convgen.planner import database
 from convgen.planner.database import Database, Status
 from convgen.runtime.cuda import Gpu
@@ -34,12 +34,7 @@ CANDIDATES = 4
 
 
 def problem(n: int) -> ConvProblem:
-    return ConvProblem(
-        "a", Op.FPROP, n, 16, 16, (4, 4), (1, 1), (4, 4), (1, 1), (1, 1), (0, 0), (0, 0), 1,
-        Tensor("x", "x", "f16", ("n", "h", "w", "c"), (n, 4, 4, 16)),
-        Tensor("w", "w", "f16", ("k", "r", "s", "c"), (16, 1, 1, 16)),
-        Tensor("y", "y", "f16", ("n", "p", "q", "k"), (n, 4, 4, 16)),
-    )  # fmt: skip
+    return make("fprop", n, 16, 16, (4, 4), (1, 1))
 
 
 def build(jobs: Iterable[Job]) -> Iterator[tuple[Job, Any]]:

@@ -21,14 +21,14 @@ import fake_driver
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems import make
 from served import Refusing, Served
 
 from convgen import cli, driver
 from convgen.bench.build import Builder, Failure, Job
 from convgen.cli import tune as cli_tune
 from convgen.diagnostics import ConvgenError
-from convgen.ir.problem import ConvProblem, Op
-from convgen.ir.tensor import Tensor
+from convgen.ir.problem import ConvProblem
 from convgen.kernels import registry, strategies
 from convgen.kernels.base import Obstacle
 from convgen.planner import database, shipping
@@ -50,12 +50,7 @@ SM_90A = TARGETS["sm_90a"]
 
 
 def problem(n: int = 1) -> ConvProblem:
-    return ConvProblem(
-        "a", Op.FPROP, n, 16, 16, (4, 4), (1, 1), (4, 4), (1, 1), (1, 1), (0, 0), (0, 0), 1,
-        Tensor("x", "x", "f16", ("n", "h", "w", "c"), (n, 4, 4, 16)),
-        Tensor("w", "w", "f16", ("k", "r", "s", "c"), (16, 1, 1, 16)),
-        Tensor("y", "y", "f16", ("n", "p", "q", "k"), (n, 4, 4, 16)),
-    )  # fmt: skip
+    return make("fprop", n, 16, 16, (4, 4), (1, 1))
 
 
 # ---- candidates ------------------------------------------------------------------------------------

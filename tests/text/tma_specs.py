@@ -51,6 +51,18 @@ EPILOGUES: dict[str, str] = {
         "t = acc * scale + shift  u = gelu(t) + z  y = select(keep > 0, u, t)"
     ),
 }
+#: Rows of the above, and texts with several operands of one kind at once.
+SEVERAL_OPERANDS = {
+    "no operand": "no operand",
+    "channels of every type": (
+        "operand a: f32[k]  operand b: f16[k]  operand c: bf16[k]  operand d: s8[k]  y = relu(acc * a + b) + c * d"
+    ),
+    "coordinates": (
+        "operand s: f32[]  operand e: f16[n, k]  operand f: bf16[p, q]  operand g: f32[q, k, n]  operand h: s8[k, p] "
+        "y = acc * s + e + f * g + h"
+    ),
+    "locals": "locals",
+}
 
 
 def in_turn(*ways: int) -> list[tuple[str, int]]:
