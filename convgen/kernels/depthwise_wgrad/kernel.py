@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from convgen.ir.plan import Launch, Plan
-from convgen.ir.problem import ConvProblem, Op
-from convgen.kernels import base
+from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, Obstacles, Part, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.depthwise_wgrad import cost
@@ -22,6 +21,7 @@ from convgen.kernels.depthwise_wgrad.layout import Layout
 from convgen.kernels.depthwise_wgrad.source import maps, pointers, source
 from convgen.kernels.depthwise_wgrad.space import parts
 from convgen.kernels.parts import gradient, limits
+from convgen.kernels.parts.gradient import GradientKernel
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.targets import Target
 
@@ -29,15 +29,9 @@ TYPES = ("f16", "bf16", "f32")
 MOST_PIXELS = INT_LIMIT - limits.MAX_THREADS
 
 
-class DepthwiseWgrad(base.Kernel[Config, Layout]):
+class DepthwiseWgrad(GradientKernel[Config, Layout]):
     name = "depthwise_wgrad"
     config = Config
-    ops = frozenset({Op.WGRAD})
-    further = True
-    slices = frozenset("xy")
-
-    def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
-        return gradient.adds_up(problem)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = Obstacles(limits.type_obstacles(problem, target))

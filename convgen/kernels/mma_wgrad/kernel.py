@@ -12,8 +12,7 @@ from itertools import product
 
 from convgen import plurals
 from convgen.ir.plan import Launch, Plan
-from convgen.ir.problem import ConvProblem, Op
-from convgen.kernels import base
+from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.mma_wgrad import cost
@@ -21,6 +20,7 @@ from convgen.kernels.mma_wgrad.config import Config
 from convgen.kernels.mma_wgrad.layout import Layout
 from convgen.kernels.mma_wgrad.source import pointers, source
 from convgen.kernels.parts import gradient, limits
+from convgen.kernels.parts.gradient import GradientKernel
 from convgen.kernels.parts.hopper import type_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.parts.pixel_slices import ORDERED, most_slices
@@ -42,15 +42,9 @@ MOST_PIXELS = INT_LIMIT - 1024
 MOST_CHUNKS = INT_LIMIT - 1024  # of gemm_n, by whole tiles
 
 
-class MmaWgrad(base.Kernel[Config, Layout]):
+class MmaWgrad(GradientKernel[Config, Layout]):
     name = "mma_wgrad"
     config = Config
-    ops = frozenset({Op.WGRAD})
-    slices = frozenset("xy")
-    further = True
-
-    def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
-        return gradient.adds_up(problem)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = Obstacles(limits.type_obstacles(problem, target))

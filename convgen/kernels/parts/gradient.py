@@ -22,6 +22,7 @@ from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle
+from convgen.kernels.config import Options
 from convgen.kernels.parts import lowering, output, sums
 from convgen.kernels.parts.constants import Constants, Definition
 from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, epilogue_pointers
@@ -36,6 +37,7 @@ SUM_BLOCK, MOST_SHARERS = 256, 16
 
 
 C = TypeVar("C", bound=Sliced)
+L = TypeVar("L", bound=base.Layout)
 
 
 def left_over(problem: ConvProblem, slices: int, order: str = ORDERED, own_zeros: bool = False) -> int:
@@ -90,6 +92,19 @@ class GradientLayout(base.Layout[C]):
         return gradient_pointers(self.problem) if self.own_zeros and self.stores_w else ()
 
 
+class GradientKernel(base.Kernel[C, L]):
+    """What all kernels for wgrad answer alike."""
+
+    ops = frozenset({Op.WGRAD})
+    slices = frozenset("xy")
+    further = True
+
+    def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
+        """The sum of y, where the kernel multiplies y by a column of ones."""
+        t = y_sum(problem)
+        return (t.name,) if t else ()
+
+
 def pass_bytes(problem: ConvProblem, slices: int) -> int:
     """That a pass over so many slices of sums moves: each is written and read, and so is the result."""
     return problem.w.size * 4 * (slices + 1) * 2
@@ -111,12 +126,6 @@ def y_sum_pointer(problem: ConvProblem, parts: int) -> tuple[Pointer, ...]:
     """Where the sums of y go: of so many parts of the pixels, which launches behind add up."""
     t = y_sum(problem)
     return (Pointer("y_sums", "f32", sums.partial(t) if parts > 1 else t.name, written=True),) if t else ()
-
-
-def adds_up(problem: ConvProblem) -> tuple[str, ...]:
-    """Names of the sums that a kernel which multiplies y by a column of ones makes."""
-    t = y_sum(problem)
-    return (t.name,) if t else ()
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from itertools import product
 
 from convgen.ir.plan import Launch, Param, Plan, TensorMap
-from convgen.ir.problem import ConvProblem, Op
-from convgen.kernels import base
+from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import gradient
+from convgen.kernels.parts.gradient import GradientKernel
 from convgen.kernels.parts.hopper import MAX_BOX, target_obstacles, type_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.stem_wgrad import cost
@@ -35,15 +35,12 @@ MOST_STAGES = 8
 WIDEST = 256
 
 
-class StemWgrad(base.Kernel[Config, Layout]):
+class StemWgrad(GradientKernel[Config, Layout]):
     name = "stem_wgrad"
     config = Config
-    ops = frozenset({Op.WGRAD})
-    further = True
-    slices = frozenset("xy")
 
     def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
-        return gradient.adds_up(problem) if room_for_ones(problem) else ()
+        return super().adds_up(problem, fixed) if room_for_ones(problem) else ()
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = target_obstacles(target)

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from convgen.ir.plan import Plan
-from convgen.ir.problem import ConvProblem, Op, Padding
-from convgen.kernels import base
+from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels.base import Obstacle, Obstacles, Part, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import gradient
+from convgen.kernels.parts.gradient import GradientKernel
 from convgen.kernels.parts.hopper import im2col_obstacles, target_obstacles, type_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.tma_wgrad import cost
@@ -31,16 +30,10 @@ from convgen.targets import Target
 LONGEST_STEP = 256  # pixels
 
 
-class TmaWgrad(base.Kernel[Config, Layout]):
+class TmaWgrad(GradientKernel[Config, Layout]):
     name = "tma_wgrad"
     paddings = frozenset(Padding) - {Padding.NAN}
-    further = True
     config = Config
-    ops = frozenset({Op.WGRAD})
-    slices = frozenset("xy")
-
-    def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
-        return gradient.adds_up(problem)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = target_obstacles(target)
