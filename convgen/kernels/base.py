@@ -113,7 +113,7 @@ class Kernel(Generic[C, L]):
     paddings: ClassVar[frozenset[Padding]] = frozenset({Padding.ZERO})  # what it reads beyond x
     config: type[C]
     #: Roles of tensors of which it takes channel slices: x, w, y, operand, result (of the epilogue).
-    slices: ClassVar[frozenset[str]] = frozenset()
+    slice_roles: ClassVar[frozenset[str]] = frozenset()
     #: Whether it writes further results of epilogues; sums of them are made behind it.
     further: ClassVar[bool] = False
 

@@ -101,7 +101,7 @@ class Search:
     @property
     def _slices(self) -> tuple[Obstacle, ...]:
         """Channel slices that the kernel does not take."""
-        wrong = [t for t in self.problem.tensors if t.pitch and t.role not in self.kernel.slices]
+        wrong = [t for t in self.problem.tensors if t.pitch and t.role not in self.kernel.slice_roles]
         hint = "pass a packed tensor"
         return tuple(
             Obstacle(f"kernel {self.kernel.name}: {t.name} is a slice of {t.pitch} channels; it must be packed", hint)

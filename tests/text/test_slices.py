@@ -108,7 +108,7 @@ def test_a_kernel_takes_a_slice_or_says_that_it_does_not(name: str, role: str) -
     given_ = replace(plain, **{role: replace(plain.tensor(role), pitch=128)})
     found = search(kernel, given_, TARGETS["sm_90a"], {}).unserved
     refused = [o for o in found if f"{role} is a slice of 128 channels" in o.message]
-    assert bool(refused) == (role not in kernel.slices)
+    assert bool(refused) == (role not in kernel.slice_roles)
     assert all(o.hint for o in refused)
 
 

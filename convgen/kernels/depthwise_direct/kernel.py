@@ -152,7 +152,7 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
     name = "depthwise_direct"
     config = Config
     further = True
-    slices = base.ANY_SLICES
+    slice_roles = base.ANY_SLICES
     dynamic = base.ANY_SIZES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

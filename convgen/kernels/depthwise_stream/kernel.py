@@ -44,7 +44,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
     name = "depthwise_stream"
     config = Config
     further = True
-    slices = base.ANY_SLICES
+    slice_roles = base.ANY_SLICES
     dynamic = base.ANY_SIZES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

@@ -50,7 +50,7 @@ class Direct(base.Kernel[Config, Layout[Config]]):
     name = "direct"
     paddings = frozenset(Padding)
     config = Config
-    slices = base.ANY_SLICES
+    slice_roles = base.ANY_SLICES
     further = True
     prologues = True
     doubles = True

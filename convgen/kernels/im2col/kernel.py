@@ -41,7 +41,7 @@ class Im2col(base.Kernel[Config, Layout]):
     paddings = frozenset(Padding)
     config = Config
     further = True
-    slices = base.ANY_SLICES - {"w"}  # the filter is a matrix as it lies in memory
+    slice_roles = base.ANY_SLICES - {"w"}  # the filter is a matrix as it lies in memory
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = type_obstacles(problem, target)

@@ -62,7 +62,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
     name = "mma_gemm"
     config = Config
     further = corrected = True
-    slices = base.ANY_SLICES
+    slice_roles = base.ANY_SLICES
     dynamic = base.ANY_SIZES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

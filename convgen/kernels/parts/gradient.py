@@ -96,7 +96,7 @@ class GradientKernel(base.Kernel[C, L]):
     """What all kernels for wgrad answer alike."""
 
     ops = frozenset({Op.WGRAD})
-    slices = frozenset("xy")
+    slice_roles = frozenset("xy")
     further = True
 
     def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ class LineKernel(base.Kernel[C, L]):
     """Such a kernel, by what the cost model asks of it."""
 
     further = corrected = True
-    slices = base.ANY_SLICES
+    slice_roles = base.ANY_SLICES
     dynamic = base.IMAGES
     #: Pixels that a worker multiplies at once, at least.
     unit: ClassVar[int]

@@ -234,7 +234,7 @@ class SmallGroups(base.Kernel[Config, Layout]):
     name = "small_groups"
     config = Config
     further = True
-    slices = base.ANY_SLICES
+    slice_roles = base.ANY_SLICES
     dynamic = base.IMAGES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

@@ -38,7 +38,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
     name = "tma_halo"
     paddings = frozenset(Padding)
     config = Config
-    slices = base.ANY_SLICES
+    slice_roles = base.ANY_SLICES
     further = corrected = True
     dynamic = base.ANY_SIZES
 

@@ -43,7 +43,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     name = "tma_im2col"
     paddings = frozenset(Padding)
     config = Config
-    slices = base.ANY_SLICES
+    slice_roles = base.ANY_SLICES
     further = corrected = True
     prologues = True
     dynamic = base.ANY_SIZES

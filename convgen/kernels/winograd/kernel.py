@@ -41,7 +41,7 @@ def _by_axis(values: Sequence[int]) -> str:
 class Winograd(base.Kernel[Config, Layout]):
     name = "winograd"
     config = Config
-    slices = base.ANY_SLICES
+    slice_roles = base.ANY_SLICES
     further = True
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

@@ -36,7 +36,7 @@ from convgen.targets import Target
 class WinogradFused(base.Kernel[Config, Layout]):
     name = "winograd_fused"
     config = Config
-    slices = base.ANY_SLICES
+    slice_roles = base.ANY_SLICES
     further = True
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
