@@ -13,15 +13,16 @@ rows of the tuning database.  A field with a default is said only where its valu
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self, cast, get_args, get_type_hints
+from typing import Any, Self, TypeVar, cast, get_args, get_type_hints
 
 from convgen.ir.plan import stated
 
 #: Options of a spec's strategy block, flattened: {"tile.m": 128, "stages": 5}.
 Options = Mapping[str, int | str]
+V = TypeVar("V", int, str)
 
 #: Fields that begin with one of these words are members of a group: `tile_m` is `tile m=...`.
 GROUPS = ("tile", "warps")
@@ -148,6 +149,14 @@ def defaults(config: type[Config]) -> dict[str, int | str]:
     """The options that a configuration need not say, and their values; not those that are empty words."""
     fields = dataclasses.fields(cast(Any, config))
     return {option_name(f.name): f.default for f in fields if f.default not in (dataclasses.MISSING, "")}
+
+
+def considered(fixed: Options, name: str, values: Iterable[V]) -> list[V]:
+    """The values of an option that a space has: the one that is fixed, if one is, else these."""
+    if name not in fixed:
+        return list(values)
+    value = fixed[name]
+    return [cast(V, value if isinstance(value, str) else int(value))]
 
 
 def has_all(options: Options, config: type[Config]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 
 from convgen.codegen.render import render
@@ -19,7 +19,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.ir.size import Size
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
-from convgen.kernels.config import Options
+from convgen.kernels.config import Options, considered
 from convgen.kernels.depthwise_direct import cost
 from convgen.kernels.depthwise_direct.config import Config
 from convgen.kernels.parts import lowering, output
@@ -278,9 +278,7 @@ def _ends(layout: Layout) -> dict[str, str]:
 
 
 def _layouts(problem: ConvProblem, target: Target, fixed: Options, vectors: tuple[int, ...]) -> Iterator[Layout]:
-    def given(name: str, values: list[int]) -> list[int]:
-        return [int(fixed[name])] if name in fixed else values
-
+    given = partial(considered, fixed)
     assigned = assignment(problem)
     rows, columns = axes(assigned.problem, assigned.phases)
     ps = given("tile.p", sorted({rows.whole(p) for p in (1, 2, 4) if p <= rows.output}))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from convgen.ir.problem import SECTOR, ConvProblem
-from convgen.kernels.config import Options
+from convgen.kernels.config import Options, considered
 from convgen.kernels.depthwise_stream.config import Config
 from convgen.kernels.depthwise_stream.constraints import MOST_STAGES, fits_registers, malformed
 from convgen.kernels.depthwise_stream.layout import UNIT, Layout
@@ -37,7 +38,7 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
         if malformed(part):  # with any threads and blocks
             yield part
             continue
-        numbers = [int(fixed["blocks"])] if "blocks" in fixed else MATHS[part.config.math].BLOCKS
+        numbers = considered(fixed, "blocks", MATHS[part.config.math].BLOCKS)
         for layout, blocks in itertools.product(_threads(part.knowing(*OF_PARTS), fixed), numbers):
             if named or fits_registers(layout, blocks):
                 room = True
@@ -54,9 +55,7 @@ def _parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Lay
     read = assigned.problem
     rows, columns = axes(read, assigned.phases)
 
-    def values(name: str, defaults: Iterable[int]) -> list[int]:
-        return [int(fixed[name])] if name in fixed else list(defaults)
-
+    values = partial(considered, fixed)
     parts = (parts for parts in (1, 2, 4) if columns.output // parts >= LEAST_STRIP)
     # a strip that may be one of several is of whole runs
     widest = columns.whole(columns.output) if "w" in problem.dynamic else columns.output
@@ -80,7 +79,7 @@ def _parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Lay
 def _threads(part: Layout, fixed: Options) -> Iterable[Layout]:
     """A part with as many threads as are worth considering; of threads that there is no work for, none."""
     found = dict[int, Layout]()
-    for threads in [int(fixed["threads"])] if "threads" in fixed else MATHS[part.config.math].THREADS:
+    for threads in considered(fixed, "threads", MATHS[part.config.math].THREADS):
         layout = part.sibling(threads=threads)
         found.setdefault(layout.consumer_threads, layout)
     return found.values()

@@ -8,7 +8,7 @@ from itertools import product
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Part
-from convgen.kernels.config import Options
+from convgen.kernels.config import Options, considered
 from convgen.kernels.depthwise_wgrad.config import MOST_BLOCKS, Config
 from convgen.kernels.depthwise_wgrad.constraints import LEAST_COPY, thread_registers, unshared, widest_vector
 from convgen.kernels.depthwise_wgrad.cost import least, times
@@ -64,7 +64,7 @@ def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part
     """What blocks are worth considering, each with all divisions of the pixels among them."""
 
     def given(name: str, values: Iterable[int]) -> list[int]:
-        return [int(fixed[name])] if name in fixed else sorted(set(values))
+        return sorted(set(considered(fixed, name, values)))
 
     _, down, columns = walks(problem)
     widest, taps = widest_vector(problem), down.axis.filter

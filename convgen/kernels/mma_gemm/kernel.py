@@ -17,7 +17,7 @@ from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, Part, plan_of
-from convgen.kernels.config import Options
+from convgen.kernels.config import Options, considered
 from convgen.kernels.mma_gemm import cost
 from convgen.kernels.mma_gemm.config import Config
 from convgen.kernels.mma_gemm.gradients import forward, gradient_obstacles, illegal_phases
@@ -78,7 +78,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
         """As x and w lie, and where that may be faster, with channels innermost: a part for each tile."""
         found = words_last(problem)
         wanted = [0, 1] if found and found.copies else [0]
-        for relayout in [int(fixed["relayout"])] if "relayout" in fixed else wanted:
+        for relayout in considered(fixed, "relayout", wanted):
             yield from self._parts(problem, target, {**fixed, "relayout": relayout})
 
     def _parts(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
@@ -90,14 +90,14 @@ class MmaGemm(base.Kernel[Config, Layout]):
         depth = read.taps * read.c_per_group
         k = int(fixed.get("tile.k", (64 if gathered or depth * size <= 256 else 128) // size))
         stages = SHORT_STAGES if size * k <= 64 else STAGES
-        pipelines = (int(fixed["stages"]),) if "stages" in fixed else stages
+        pipelines = considered(fixed, "stages", stages)
         held = max(MOST_HELD, int(fixed.get("blocks", 0)))
         alike = _layout(problem, target, Shape(64, 64, 2, 2), k, fixed).knowing(*OF_DEPTH)
         for shape in _shapes(fixed):
             layout = alike.sibling(tile_m=shape.m, tile_n=shape.n, warps_m=shape.warps_m, warps_n=shape.warps_n)
             few = layout.tile_count < target.sms
             few = few and len(layout.phase_taps) == 1
-            splits = [int(fixed["split_k"])] if "split_k" in fixed else [1, 2, 3, 4, 6, 8] if few else [1]
+            splits = considered(fixed, "split_k", (1, 2, 3, 4, 6, 8) if few else (1,))
             yield Part(
                 _least(layout, max(splits), held), _divided(layout, splits, pipelines, held, fixed.get("blocks"))
             )

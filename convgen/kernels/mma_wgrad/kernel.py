@@ -14,7 +14,7 @@ from convgen import plurals
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
-from convgen.kernels.config import Options
+from convgen.kernels.config import Options, considered
 from convgen.kernels.mma_wgrad import cost
 from convgen.kernels.mma_wgrad.config import Config
 from convgen.kernels.mma_wgrad.layout import Layout
@@ -65,7 +65,7 @@ class MmaWgrad(GradientKernel[Config, Layout]):
         stages, order = int(fixed.get("stages", STAGES)), str(fixed.get("sums", ORDERED))
         for m, n, k, warps_m, warps_n in _shapes(fixed):
             whole = Layout(problem, target, Config(m, n, k, warps_m, warps_n, stages, 1, pack, order))
-            for slices in [int(fixed["slices"])] if "slices" in fixed else _slices(whole):
+            for slices in considered(fixed, "slices", _slices(whole)):
                 yield Layout(problem, target, Config(m, n, k, warps_m, warps_n, stages, slices, pack, order))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
@@ -115,7 +115,7 @@ def _shapes(fixed: Options) -> list[Shape]:
     if found := [s for s in SHAPES if all(fixed.get(name, v) == v for name, v in zip(names, s, strict=True))]:
         return found
     m, n, k, warps_m, warps_n = (
-        [int(fixed[name])] if name in fixed else sorted({s[i] for s in SHAPES}) for i, name in enumerate(names)
+        considered(fixed, name, sorted({s[i] for s in SHAPES})) for i, name in enumerate(names)
     )
     return list(product(m, n, k, warps_m, warps_n))
 

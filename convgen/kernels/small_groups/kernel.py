@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 
 from convgen.codegen.render import render
@@ -22,7 +22,7 @@ from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
-from convgen.kernels.config import Options
+from convgen.kernels.config import Options, considered
 from convgen.kernels.parts import lane_columns, lowering, output
 from convgen.kernels.parts.axes import Axis, axes
 from convgen.kernels.parts.constants import Constants
@@ -248,9 +248,7 @@ class SmallGroups(base.Kernel[Config, Layout]):
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
         """Of those that estimates call equal, first what was faster: wide slices, two halo tiles."""
 
-        def given(name: str, values: tuple[int, ...]) -> tuple[int, ...]:
-            return (int(fixed[name]),) if name in fixed else values
-
+        given = partial(considered, fixed)
         root = Layout(problem, target, Config(1, 1, 1, 1, 1)).knowing(*OF_PROBLEM)
         p = root.axes[0].output
         rows = tuple(sorted({min(r, p) for r in (1, 2, 4, 7, 8, 14, 16)}))

@@ -15,7 +15,7 @@ from convgen.codegen.render import render
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, plan_of
-from convgen.kernels.config import Options
+from convgen.kernels.config import Options, considered
 from convgen.kernels.parts import lane_columns, line_cost, line_limits, line_source, lines, output
 from convgen.kernels.parts.limits import WARP, register_obstacles
 from convgen.kernels.parts.line_kernel import LineKernel
@@ -94,9 +94,9 @@ class StemMma(LineKernel[Config, Layout]):
         if not fitting:
             warps = int(fixed.get("warps.m", 4))
             fitting = [(int(fixed.get("tile.m", 64 * warps)), warps)]
-        for (m, warps), stages in product(fitting, [int(fixed["stages"])] if "stages" in fixed else (2, 1)):
+        for (m, warps), stages in product(fitting, considered(fixed, "stages", (2, 1))):
             layout = root.having(Config(m, n, warps, stages, math))
-            for blocks in [int(fixed["blocks"])] if "blocks" in fixed else _blocks(layout):
+            for blocks in considered(fixed, "blocks", _blocks(layout)):
                 yield layout.sibling(blocks=blocks)
 
     def illegal(self, layout: Layout) -> list[Obstacle]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -21,7 +22,7 @@ from convgen.codegen.render import render
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
-from convgen.kernels.config import Options
+from convgen.kernels.config import Options, considered
 from convgen.kernels.parts import line_cost, line_limits, line_source, lines, output
 from convgen.kernels.parts.limits import register_obstacles
 from convgen.kernels.parts.line_kernel import LineKernel
@@ -107,9 +108,7 @@ class StemWgmma(LineKernel[Config, Layout]):
         return found or line_limits.unserved(problem)
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-        def given(name: str, values: tuple[int, ...]) -> tuple[int, ...]:
-            return (int(fixed[name]),) if name in fixed else values
-
+        given = partial(considered, fixed)
         root = self.root(problem, target, fixed)
         for m, warps, stages, blocks in product(
             given("tile.m", (128, 256, 384, 512, 768, 1024)),

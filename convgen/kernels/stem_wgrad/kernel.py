@@ -10,12 +10,13 @@ all output rows that a row of x is under read the same lines of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 from convgen.ir.plan import Launch, Param, Plan, TensorMap
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
-from convgen.kernels.config import Options
+from convgen.kernels.config import Options, considered
 from convgen.kernels.parts import gradient
 from convgen.kernels.parts.gradient import GradientKernel
 from convgen.kernels.parts.hopper import MAX_BOX, target_obstacles, type_obstacles
@@ -126,9 +127,7 @@ def _a_map(layout: Layout) -> TensorMap:
 def _layouts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
     """Every channel of y in a block, where it has room; as many slices as fill the GPU once."""
 
-    def given(name: str, values: list[int]) -> list[int]:
-        return [int(fixed[name])] if name in fixed else values
-
+    given = partial(considered, fixed)
     fitting = min(-(-problem.k // A_SPAN) * A_SPAN, WIDEST)
     shapes = product(given("tile.m", sorted({64, fitting})), given("warps.m", [4, 8, 12]), given("warps.n", [1, 2, 3]))
     for (m, warps_m, warps_n), depth in product(shapes, given("depth", [2, 3])):

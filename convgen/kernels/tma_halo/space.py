@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import IMAGES, Part
-from convgen.kernels.config import Options
+from convgen.kernels.config import Options, considered
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.hopper import SPANS, spans
@@ -45,8 +46,8 @@ def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part
 
 def _parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
     """Tiles that may run, each in all of its strips."""
-    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else _packs(problem)
-    folds = [int(fixed["fold"])] if "fold" in fixed else _folds(problem)
+    packs = considered(fixed, "group_pack", _packs(problem))
+    folds = considered(fixed, "fold", _folds(problem))
     settled = len(folds) == 1  # by the options, or by a strided dgrad's phases
     for pack, fold in itertools.product(packs, folds):
         prepared = as_read(problem, pack, fold)
@@ -92,9 +93,7 @@ def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold
     root = layout_of(given, target, _plainest(pack, fold)).knowing("windows", "group")
     problem, lays_out = root.read, pack > 1 or fold > 1
 
-    def values(name: str, defaults: Iterable[int]) -> list[int]:
-        return [int(options[name])] if name in options else list(defaults)
-
+    values = partial(considered, options)
     c, k_per_group = root.group.c, root.group.k
     # a block that divides the channels has shorter rows, and none that is partly empty
     k_spans = dict.fromkeys((*spans(c), *[k for k in SPANS if c % k == 0][:1]))

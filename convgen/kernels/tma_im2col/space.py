@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Part
-from convgen.kernels.config import Options
+from convgen.kernels.config import Options, considered
 from convgen.kernels.parts import clusters, prepare
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.cost import LINE
@@ -87,7 +88,7 @@ def _layouts(alike: Layout, plainest: Config, choices: Iterable[Choice], fixed: 
     """Of a tile, with each of these choices."""
     cluster = int(fixed.get("cluster", plainest.cluster))
     several = cluster > plainest.cluster  # which the options ask for
-    operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 1 + several]
+    operands = considered(fixed, "multicast", ["a", "b"][: 1 + several])
     for k_blocks, blocks in choices:
         config = plainest.but(k_blocks=k_blocks, blocks=blocks)
         for operand in operands:
@@ -193,9 +194,7 @@ def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[tuple
     """Tiles and what goes with each, the plainest first, with stages to be found; without a cluster that shares
     operands, unless it keeps all of B."""
 
-    def values(name: str, defaults: Iterable[int]) -> list[int]:
-        return [int(fixed[name])] if name in fixed else list(defaults)
-
+    values = partial(considered, fixed)
     c = g.channels
     order = str(fixed.get("order", "channels_inner"))
     raster, stream_k = int(fixed.get("raster", 1)), int(fixed.get("stream_k", 0))

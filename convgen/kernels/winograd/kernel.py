@@ -19,7 +19,7 @@ from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.winograd import TAPS
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
-from convgen.kernels.config import Options
+from convgen.kernels.config import Options, considered
 from convgen.kernels.parts.limits import type_obstacles
 from convgen.kernels.parts.mma import math_obstacles, maths
 from convgen.kernels.winograd import cost
@@ -61,8 +61,8 @@ class Winograd(base.Kernel[Config, Layout]):
         return found
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-        tiles = (int(fixed["tile"]),) if "tile" in fixed else TILES[problem.x.dtype]
-        kernels = (str(fixed["product"]),) if "product" in fixed else PRODUCTS
+        tiles = considered(fixed, "tile", TILES[problem.x.dtype])
+        kernels = considered(fixed, "product", PRODUCTS)
         math = str(fixed.get("math", maths(problem.x.dtype)[0]))
         for tile, kernel in product(tiles, kernels):
             yield Layout(problem, target, Config(tile, kernel, math))

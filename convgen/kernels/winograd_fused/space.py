@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.config import Options
+from convgen.kernels.config import Options, considered
 from convgen.kernels.winograd_fused.config import LONGEST_STRIP, MATRIX_ROWS, QUAD, Config
 from convgen.kernels.winograd_fused.layout import Layout, layout_of
 from convgen.targets import Target
@@ -22,12 +23,10 @@ SCHEDULES = ("pingpong", "cooperative")
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
     """Configurations that go with fixed options, legal or not."""
 
-    def values(name: str, defaults: Iterable[int]) -> list[int]:
-        return [int(fixed[name])] if name in fixed else list(defaults)
-
+    values = partial(considered, fixed)
     spans = next(((k,) for k in (64, 32, 16) if problem.c % k == 0), (64 if problem.c > 32 else 32,))
     for schedule, strip, n, k, stages, weight_stages in itertools.product(
-        [str(fixed["schedule"])] if "schedule" in fixed else SCHEDULES,
+        considered(fixed, "schedule", SCHEDULES),
         values("strip", _strips(problem)),
         values("tile.n", (64, 32) if problem.k > 32 else (32,)),
         values("tile.k", spans),
