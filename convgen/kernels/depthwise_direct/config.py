@@ -7,6 +7,7 @@ from typing import Annotated
 
 from convgen.kernels import config
 from convgen.kernels.config import Field
+from convgen.kernels.parts.channel_vectors import VECTOR
 from convgen.kernels.parts.limits import MAX_THREADS
 
 
@@ -16,6 +17,6 @@ class Config(config.Config):
 
     tile_p: Annotated[int, Field("output rows per thread", low=1, high=64)]
     tile_q: Annotated[int, Field("output columns per thread", low=1, high=64)]
-    vector: Annotated[int, Field("neighboring channels per thread", (1, 2, 4, 8, 16))]
+    vector: VECTOR
     threads: Annotated[int, Field("most threads per block", low=32, high=MAX_THREADS)]
     blocks: Annotated[int, Field("blocks per SM", low=1, high=16)]

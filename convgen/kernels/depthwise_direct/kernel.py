@@ -25,6 +25,7 @@ from convgen.kernels.depthwise_direct.config import Config
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import Axis, axes
+from convgen.kernels.parts.channel_vectors import filter_pitch, inputs
 from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.cost import LINE, on
 from convgen.kernels.parts.counts import Count, count
@@ -58,10 +59,6 @@ LIKED = 2
 class Layout(Depthwise[Config]):
     """What follows from a problem and a configuration."""
 
-    @property
-    def multiplier(self) -> int:
-        return self.read.k_per_group
-
     @cached_property
     def planes(self) -> bool:
         """Whether a pixel's channels are not neighbors in x: then neighboring threads go along q."""
@@ -70,7 +67,7 @@ class Layout(Depthwise[Config]):
     @property
     def inputs(self) -> int:
         """Input channels of a thread."""
-        return max(1, self.config.vector // self.multiplier)
+        return inputs(self.read, self.config.vector)
 
     @property
     def vectors(self) -> int:
@@ -125,8 +122,8 @@ class Layout(Depthwise[Config]):
 
     @property
     def pitch(self) -> int:
-        """Elements of a tap's filters in shared memory: a multiple of 4 but not of 32, to spread over banks."""
-        return -(-self.slice // 4) * 4 + 4
+        """Elements of a tap's filters in shared memory."""
+        return filter_pitch(self.slice)
 
     @property
     def shared_bytes(self) -> int:

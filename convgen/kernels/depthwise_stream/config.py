@@ -7,6 +7,7 @@ from typing import Annotated
 
 from convgen.kernels import config
 from convgen.kernels.config import Field
+from convgen.kernels.parts.channel_vectors import VECTOR
 from convgen.kernels.parts.limits import MAX_THREADS
 
 
@@ -23,7 +24,7 @@ class Config(config.Config):
     ]
     tile_p: Annotated[int, Field("output rows per thread (mma: per warp)", low=1, high=64)]
     tile_q: Annotated[int, Field("output columns per thread (mma: per warp)", low=1, high=64)]
-    vector: Annotated[int, Field("neighboring channels per thread", (1, 2, 4, 8, 16))]
+    vector: VECTOR
     slice: Annotated[int, Field("output channels per block", low=1, high=256)]
     strip: Annotated[int, Field("output columns per block", low=1, high=256)]
     band: Annotated[int, Field("output rows that a block computes at once", low=1, high=256)]

@@ -6,6 +6,7 @@ from convgen.ir.size import Size
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.depthwise_stream.layout import UNIT, WORD, Layout
 from convgen.kernels.depthwise_stream.maths import MATHS
+from convgen.kernels.parts.channel_vectors import inputs
 from convgen.kernels.parts.depthwise import vector_obstacles, whole_runs
 from convgen.kernels.parts.hopper import MAX_BOX, launch_registers
 from convgen.kernels.parts.limits import MAX_REGISTERS, MAX_THREADS
@@ -21,7 +22,7 @@ def malformed(layout: Layout) -> Obstacles:
     no = found.no
     columns = layout.axes[1]
     multiplier = problem.k_per_group
-    if not found and max(1, config.vector // multiplier) * problem.x.element.bytes < WORD:
+    if not found and inputs(problem, config.vector) * problem.x.element.bytes < WORD:
         no(f"vector {config.vector}: a thread's input channels take less than {WORD} bytes",
            "a larger vector", "vector")  # fmt: skip
     if problem.k % config.slice or config.slice % config.vector or config.slice % multiplier:

@@ -11,6 +11,7 @@ from convgen.kernels.depthwise_stream.layout import UNIT, WORD
 from convgen.kernels.depthwise_stream.layout import Layout as Shared
 from convgen.kernels.parts.assignment import Assignment
 from convgen.kernels.parts.axes import axes
+from convgen.kernels.parts.channel_vectors import filter_pitch
 from convgen.kernels.parts.depthwise import channel_run
 
 OTHER_REGISTERS = 14  # a thread's, for places and counters
@@ -31,8 +32,8 @@ class Layout(Shared):
 
     @property
     def filter_pitch(self) -> int:
-        """Elements of a tap's filters in shared memory: a multiple of 4 but not of 32, to spread over banks."""
-        return -(-self.config.slice // 4) * 4 + 4
+        """Elements of a tap's filters in shared memory."""
+        return filter_pitch(self.config.slice)
 
     @property
     def filter_bytes(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from convgen.ir.problem import SECTOR
 from convgen.kernels.depthwise_stream.config import Config
+from convgen.kernels.parts.channel_vectors import inputs
 from convgen.kernels.parts.depthwise import Depthwise
 from convgen.kernels.parts.limits import WARP
 
@@ -75,13 +76,9 @@ class Layout(Depthwise[Config]):
         return 0
 
     @property
-    def multiplier(self) -> int:
-        return self.read.k_per_group
-
-    @property
     def inputs(self) -> int:
         """Input channels of a thread."""
-        return max(1, self.config.vector // self.multiplier)
+        return inputs(self.read, self.config.vector)
 
     @property
     def x_slice(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from convgen.kernels.config import Field
+from convgen.kernels.parts.channel_vectors import VECTOR
 from convgen.kernels.parts.clusters import MAX_CLUSTER
 from convgen.kernels.parts.limits import MAX_THREADS
 from convgen.kernels.parts.pixel_slices import SLICES, Sliced
@@ -18,7 +19,7 @@ MOST_BLOCKS = 16
 class Config(Sliced):
     """What a thread sums up, a block's part of the channels, and the blocks that share the pixels."""
 
-    vector: Annotated[int, Field("neighboring channels per thread", (1, 2, 4, 8, 16))]
+    vector: VECTOR
     slice: Annotated[int, Field("output channels per block", low=1, high=1024)]
     tile_r: Annotated[int, Field("filter rows per thread", low=1, high=64)]
     tile_q: Annotated[int, Field("output columns per thread", low=1, high=64)]

@@ -10,6 +10,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels.depthwise_wgrad.config import Config
 from convgen.kernels.depthwise_wgrad.demands import Step, step_of
 from convgen.kernels.parts.axes import Axis
+from convgen.kernels.parts.channel_vectors import inputs
 from convgen.kernels.parts.gradient import GradientLayout, y_sum
 from convgen.kernels.parts.limits import WARP
 
@@ -90,7 +91,7 @@ class Layout(GradientLayout[Config]):
     @cached_property
     def inputs(self) -> int:
         """Input channels of a thread."""
-        return max(1, self.config.vector // self.multiplier)
+        return inputs(self.problem, self.config.vector)
 
     @cached_property
     def vectors(self) -> int:

@@ -13,6 +13,7 @@ from convgen.kernels.depthwise_wgrad.config import MOST_BLOCKS, Config
 from convgen.kernels.depthwise_wgrad.constraints import LEAST_COPY, thread_registers, unshared, widest_vector
 from convgen.kernels.depthwise_wgrad.cost import least, times
 from convgen.kernels.depthwise_wgrad.layout import Layout, walks
+from convgen.kernels.parts.channel_vectors import inputs
 from convgen.kernels.parts.hopper import launch_blocks
 from convgen.kernels.parts.limits import MAX_THREADS, WARP
 from convgen.kernels.parts.pixel_slices import most_slices
@@ -116,8 +117,7 @@ def _blocks(layout: Layout) -> int:
 
 
 def _stages(problem: ConvProblem, loads: str, vector: int) -> int:
-    inputs = max(vector // problem.k_per_group, 1)
-    least = min(inputs * problem.x.element.bytes, vector * problem.y.element.bytes)
+    least = min(inputs(problem, vector) * problem.x.element.bytes, vector * problem.y.element.bytes)
     return STAGES if loads == "shared" or least >= LEAST_COPY else 1
 
 

@@ -80,6 +80,10 @@ class Depthwise(base.Layout[C]):
         """The forward convolution, of operands x, w and y."""
         return self.assigned.problem
 
+    @property
+    def multiplier(self) -> int:
+        return self.read.k_per_group
+
     @cached_property
     def axes(self) -> tuple[Axis, Axis]:
         return axes(self.read, self.assigned.phases)
