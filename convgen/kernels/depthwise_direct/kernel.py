@@ -139,7 +139,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def registers(self) -> int:
-        """An estimate of the registers a thread needs; where a launch has fewer, the compiler computes addresses anew."""
+        """An estimate of the registers a thread needs; where a launch has fewer, ptxas computes addresses anew."""
         c = self.config
         addresses = 44 + c.tile_p * c.tile_q if c.vector == 1 else 36  # elements one by one have each one of its own
         return self.held + addresses

@@ -84,7 +84,7 @@ class Layout(GradientLayout[Config]):
     @property
     def ends(self) -> bool:
         """Whether tiles may do without boxes past the last: not where their sums are looked at."""
-        return not (self.fills and self.stores_w)
+        return not (self.own_zeros and self.stores_w)
 
     @property
     def a_ends(self) -> bool:
