@@ -41,7 +41,7 @@ def test_another_process_gets_the_same_result(tmp_path):
     kernel.save(tmp_path / "layer.kernel")
     (tmp_path / "layer.pickle").write_bytes(pickle.dumps(kernel))
     rng = np.random.default_rng(0)
-    given = {t.name: rng.integers(-3, 3, t.shape).astype(t.element.numpy) for t in kernel._given}
+    given = {t.name: rng.integers(-3, 3, t.shape).astype(t.element.numpy) for t in kernel.manifest.arguments}
     np.savez(tmp_path / "given.npz", **given)
     expected = kernel.emulate(**given)
     assert expected.any()

@@ -181,8 +181,8 @@ def _changes(draw, kernel: str, whole: bool) -> list[Change]:
     changes: dict[str, Change] = {
         "epilogue": lambda p: replace(p, epilogue=draw(rich_epilogues(p, whole, made.further, not p.dynamic))),
     }
-    if made.slices:
-        changes["slices"] = lambda p: draw(sliced(p, made.slices))
+    if made.slice_roles:
+        changes["slices"] = lambda p: draw(sliced(p, made.slice_roles))
     if made.dynamic:
         changes["sizes"] = lambda p: with_dynamic(p, sizes)
     if made.paddings != {Padding.ZERO} and not whole:
