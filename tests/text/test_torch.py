@@ -13,6 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from nearness import near  # noqa: E402
+
 import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
 from convgen.torch import launch  # noqa: E402
@@ -21,10 +23,6 @@ torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("torch_draws")
 TF = torch.nn.functional
 LAST = dict(memory_format=torch.channels_last)
-
-
-def near(found, expected) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])

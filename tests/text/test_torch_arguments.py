@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from nearness import near
 from torch import nn
 
 import convgen.torch
@@ -15,10 +16,6 @@ pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("ignore")]
 
 def optimized(model, *args):
     return convgen.torch.optimize(model.eval(), args, inductor=False)
-
-
-def near(found, expected):
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 class Writes(nn.Module):

@@ -10,6 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from nearness import near  # noqa: E402
+
 import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
 from convgen.torch.network import choice  # noqa: E402
@@ -25,10 +27,6 @@ TF = nn.functional
 
 def made(*modules: nn.Module) -> nn.Module:
     return nn.Sequential(*modules).eval()
-
-
-def near(found, expected) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def fast(model: nn.Module, x: torch.Tensor, compiled: bool = False):

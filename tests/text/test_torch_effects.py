@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from nearness import near
 from torch import nn
 
 import convgen.torch
@@ -20,10 +21,6 @@ def fast(model, x, **options):
 
 def image(seed: int = 0, largest: float = 1.0):
     return largest * torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
-
-
-def near(found, expected) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def same_calls(model, calls: int = 3, largest: float = 1.0) -> convgen.torch.Optimized:

@@ -13,6 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from nearness import near  # noqa: E402
+
 import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
 from convgen.torch import switches  # noqa: E402
@@ -25,10 +27,6 @@ from convgen.torch.network.trace import faked, flat_graph, value_of  # noqa: E40
 torch.set_num_threads(1)
 pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn, TF = torch.nn, torch.nn.functional
-
-
-def near(found, expected) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def fast(model: nn.Module, x: torch.Tensor) -> ct.Optimized:

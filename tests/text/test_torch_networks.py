@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from nearness import near  # noqa: E402
+
 import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
 from convgen.torch.launch import Served, recipe  # noqa: E402
@@ -179,10 +181,6 @@ def network(name: str, x: torch.Tensor) -> nn.Module:
     made = NETWORKS[name]()
     made(x)  # so that it knows its sizes
     return trained(made)
-
-
-def near(found, expected) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

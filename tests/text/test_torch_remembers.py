@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from nearness import near
 from torch import nn
 
 import convgen.torch
@@ -24,10 +25,6 @@ def fast(model, x):
 
 def image(seed: int = 0):
     return torch.randn(1, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
-
-
-def near(found, expected) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 class Slotted:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from nearness import near  # noqa: E402
+
 import convgen.torch as ct  # noqa: E402
 from convgen.torch.launch import Served, recipe  # noqa: E402
 from convgen.torch.network import choice  # noqa: E402
@@ -21,10 +23,6 @@ torch.set_num_threads(1)
 pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn, TF = torch.nn, torch.nn.functional
 CONVOLUTIONS = {1: TF.conv1d, 2: TF.conv2d, 3: TF.conv3d}
-
-
-def near(found, expected) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def integers(*shape: int):
