@@ -304,6 +304,7 @@ CASES = {
     "wgrad, tma_wgrad, clusters sharing y": wgrad("tma_im2col { kernel tma_wgrad tile n=192 cluster 2 multicast a }"),
     "wgrad, tma_wgrad, clusters sharing x": wgrad("tma_im2col { kernel tma_wgrad tile m=64 cluster 4 multicast b }"),
     "wgrad, tma_wgrad, fewer groups": wgrad("tma_im2col { kernel tma_wgrad group_pack 2 }", c=72, k=72, of_group=24),
+    "wgrad, tma_wgrad, boxes that end": wgrad("tma_im2col { kernel tma_wgrad tile m=128 n=256 span 64 halo 0 }", k=136),
     "wgrad, mma_wgrad": wgrad("implicit_gemm { kernel mma_wgrad slices 3 }"),
     "wgrad, mma_wgrad, packed groups, slices": wgrad(
         "implicit_gemm { kernel mma_wgrad group_pack 8 slices 2 }", c=64, k=64, of_group=4
