@@ -8,7 +8,7 @@ source.  docs/emulator.md says what is found and what is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from convgen.emulator.errors import EmulationError, Finding, NoHostCompiler
@@ -31,6 +31,7 @@ def emulate(
     buffers: Mapping[str, numpy.ndarray],
     *,
     workspaces: Sequence[Workspace] = (),
+    inputs: Collection[str] = (),
     seed: int = 0,
     sms: int = 2,
     threads: int = 1,
@@ -39,7 +40,7 @@ def emulate(
 ) -> None:
     """Run a plan's steps on NumPy arrays, given by buffer name; results are written in place.  Arrays are C-contiguous,
     or slices of the last axis of such: kernels may touch nothing else of what these are slices of.  Buffers of one and
-    the same array are one.
+    the same array are one.  Kernels may not write `inputs`, where these are no other buffer's array.
 
     `seed` decides whatever the memory model leaves open; with 0, everything asynchronous happens as late as
     possible.  `sms` is the number of emulated SMs (of blocks, for a persistent kernel), `threads` that of host
@@ -58,7 +59,7 @@ def emulate(
 
     def run(explains: bool) -> None:
         library = kernel_library(source, entries, checks, explains)
-        _run(Emulation(library, source, seed, sms, threads, checks, progress), steps, buffers, workspaces)
+        _run(Emulation(library, source, seed, sms, threads, checks, progress), steps, buffers, workspaces, inputs)
 
     recorded = trace.at_hand() is not None  # what happened is told once
     try:
@@ -76,6 +77,7 @@ def _run(
     steps: Sequence[Step],
     buffers: Mapping[str, numpy.ndarray],
     workspaces: Sequence[Workspace],
+    inputs: Collection[str],
 ) -> None:
     """The steps one after another, on memory of their own."""
     from convgen.emulator.native import Buffer
@@ -88,10 +90,12 @@ def _run(
         for name, array in buffers.items():
             same = next((other for other in memory if buffers[other] is array), None)
             memory[name] = memory[same] if same else _buffer(name, array, begins.get(name, 0))
+            memory[name].writable |= name not in inputs
             _rows(memory[name], array)[...] = _as_bytes(array)
         for workspace in workspaces:
             memory[workspace.name] = Buffer(workspace.name, workspace.bytes)
             memory[workspace.name].bytes[:] = _POISON
+            memory[workspace.name].writable = True
         for step in steps:
             if isinstance(step, Launch):
                 emulation.launch(step, memory)

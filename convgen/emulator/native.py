@@ -97,7 +97,9 @@ class Buffer:
     """Global memory of the emulated GPU: bytes between stretches that fault.  Raises MemoryError.
 
     Of a channel slice, kernels may touch the first `row` of each `pitch` bytes.  Its address is `begins` bytes behind a
-    page's."""
+    page's.  Kernels only read one that is not `writable`."""
+
+    writable = False
 
     def __init__(
         self, name: str, size: int, element_bytes: int = 1, row: int = 0, pitch: int = 0, begins: int = 0
@@ -114,5 +116,6 @@ class Buffer:
 
     def region(self, shared: bool = True) -> Region:
         """`shared` with other kernels: a tensor or a workspace.  Others are a launch's parameters, read alone."""
-        name, flag = self.name.encode(), int(shared)
-        return Region(name, self.address, self.size, self.element_bytes, flag, flag, self.row, self.pitch)
+        writable = int(shared and self.writable)
+        name = self.name.encode()
+        return Region(name, self.address, self.size, self.element_bytes, writable, int(shared), self.row, self.pitch)

@@ -250,7 +250,10 @@ class Kernel:
             check_numpy(array, slot)
         check_addresses(slots, [array.ctypes.data for array in given], m.in_place)
         buffers = {slot.buffer: array for array, slot in zip(given, slots, strict=True)}
-        emulator.emulate(self.source, m.steps, buffers, workspaces=m.workspaces, seed=seed, sms=sms, progress=progress)
+        emulator.emulate(
+            self.source, m.steps, buffers, workspaces=m.workspaces, inputs=[t.buffer for t in (*m.reads, *m.operands)],
+            seed=seed, sms=sms, progress=progress,
+        )  # fmt: skip
         return out
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +77,9 @@ def run(
     seed: int = 0,
     threads: int = 1,
     progress: Callable[[int, int], None] | None = None,
+    inputs: Collection[str] = (),
     **shape: int,
 ) -> None:
     """One launch of a shape as `launch` takes it."""
-    emulator.emulate(source, [launch(entry, params, **shape)], buffers, seed=seed, threads=threads, progress=progress)
+    made = launch(entry, params, **shape)
+    emulator.emulate(source, [made], buffers, inputs=inputs, seed=seed, threads=threads, progress=progress)

@@ -31,7 +31,7 @@ def emulate(path: Path, fixed: bool, seed: int) -> str:
     }
     shape.setdefault("grid", shape.get("cluster", 1))
     tile = tiled("out" if "map=out" in body else "tile", "f16", (64, 64), (64, 64), swizzle=128)
-    run(source, "wrong", (tile, "in", "out"), buffers, shared_bytes=32768, seed=seed, **shape)
+    run(source, "wrong", (tile, "in", "out"), buffers, shared_bytes=32768, seed=seed, inputs=["in"], **shape)
     return source
 
 

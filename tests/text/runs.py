@@ -35,7 +35,7 @@ def emulated_plan(plan: Plan, source: str, arrays: Mapping[str, np.ndarray], see
     fixed = Manifest.of(plan, {}, "", ())
     if plan.problem.dynamic:  # emulated at the sizes that the spec has
         fixed = fixed.at({dim: int(plan.problem.extent(dim)) for dim in dynamic.varying(plan.problem)})
-    emulator.emulate(source, fixed.steps, buffers, workspaces=fixed.workspaces, seed=seed, sms=sms)
+    emulator.emulate(source, fixed.steps, buffers, workspaces=fixed.workspaces, inputs=list(arrays), seed=seed, sms=sms)
     return tuple(outs.values()) if plan.problem.further else outs[plan.problem.result.role]
 
 

@@ -138,8 +138,12 @@ void __threadfence();
 void __threadfence_block();
 inline void __threadfence_system() { __threadfence(); }
 
+namespace convgen_emulator {
+void check_unwritten(const void* p, u64 bytes, int line);  // by this launch
+}
 template <class T>
-inline T __ldg(const T* p) {
+inline T __ldg(const T* p, CONVGEN_LINE) {
+  convgen_emulator::check_unwritten(p, sizeof(T), line);
   return *p;
 }
 

@@ -134,24 +134,32 @@ static void check_order(u32 region, u64 offset, u64 bytes, bool write, Epoch epo
   }
 }
 
+// Calls visit(writer, address) for the words of [address, address + bytes) that this launch has written, until it is true.
+template <class Visit>
+static void each_written(u64 address, u64 bytes, Visit visit) {
+  constexpr u64 word_bytes = Written::word_bytes;
+  const Written& written = *machine->written;
+  for (u32 i = 0; i < machine->request->region_count; ++i) {
+    const Region& r = machine->request->regions[i];
+    if (address - r.base >= r.bytes || !written.known(i) || !written.any(i)) continue;
+    for (u64 word = (address - r.base) / word_bytes; word * word_bytes < address - r.base + bytes; ++word) {
+      const u64 packed = written.at(i, word);
+      if (packed && visit(Writer::of(packed), r.base + word * word_bytes)) return;
+    }
+  }
+}
+
 // TMA, whose proxy is the asynchronous one, comes to what a thread has stored in this launch: no fence of the catalog is
 // for global memory (PTX ISA, "Async proxy").
 static void check_global_proxy(u64 address, u64 bytes, const char* what, int line) {
-  const Request& request = *machine->request;
-  const u32 threads = request.cluster * request.block;  // the first agents
-  for (u32 i = 0; i < request.region_count; ++i) {
-    const Region& r = request.regions[i];
-    if (address - r.base >= r.bytes || !machine->written->known(i) || !machine->written->any(i)) continue;
-    constexpr u64 word_bytes = Written::word_bytes;
-    for (u64 word = (address - r.base) / word_bytes; word * word_bytes < address - r.base + bytes; ++word) {
-      const u64 packed = machine->written->at(i, word);
-      const Agent writer = Writer::of(packed).epoch.agent;
-      if (!packed || (writer >= threads && writer < flag.agent)) continue;
-      return finding("proxy fence", line,
-                     format("%s %s, which a thread has stored in this launch: TMA need not see it, or keep to the order",
-                            what, describe_global(r.base + word * word_bytes).c_str()));
-    }
-  }
+  const u32 threads = machine->request->cluster * machine->request->block;  // the first agents
+  each_written(address, bytes, [&](const Writer& writer, u64 at) {
+    if (writer.epoch.agent >= threads && writer.epoch.agent < flag.agent) return false;
+    finding("proxy fence", line,
+            format("%s %s, which a thread has stored in this launch: TMA need not see it, or keep to the order", what,
+                   describe_global(at).c_str()));
+    return true;
+  });
 }
 
 static bool written_in_launch(u64 address) {
@@ -190,10 +198,20 @@ static void check_global_aligned(u64 address, u64 bytes, int line) {
   if (address % bytes) fatal("misaligned", line, format("%llu bytes at %s", bytes, describe_global(address).c_str()));
 }
 
-static void check_global(const void* address, u64 bytes, bool write, const Epoch* epoch, int line) {
-  if (allowed(u64(address), bytes, write, epoch, line, nullptr)) return;
+[[noreturn]] static void refuse(u64 address, u64 bytes, bool write, int line, u64 at = 0) {
+  bool inside = false;
+  for (u32 i = 0; i < machine->request->region_count; ++i) {
+    const Region& r = machine->request->regions[i];
+    inside |= address >= r.base && address - r.base + bytes <= r.bytes && !r.pitch;
+  }
   fatal("out of bounds", line,
-        format("%s %llu bytes at %s", write ? "writes" : "reads", bytes, describe_global(u64(address)).c_str()));
+        format("%s %llu bytes at %s%s", write ? "writes" : "reads", bytes, describe_global(address).c_str(),
+               inside ? ", which kernels only read" : ""),
+        at);
+}
+
+static void check_global(const void* address, u64 bytes, bool write, const Epoch* epoch, int line) {
+  if (!allowed(u64(address), bytes, write, epoch, line, nullptr)) refuse(u64(address), bytes, write, line);
 }
 
 [[gnu::noinline]] static void global_access(u64 address, u64 bytes, u64 alignment, bool write,
@@ -206,9 +224,7 @@ static void check_global(const void* address, u64 bytes, bool write, const Epoch
     fatal("misaligned", 0, format("%llu bytes at %s", bytes, describe_global(address).c_str()),
           image_offset(return_address));
   }
-  fatal("out of bounds", 0,
-        format("%s %llu bytes at %s", write ? "writes" : "reads", bytes, describe_global(address).c_str()),
-        image_offset(return_address));
+  refuse(address, bytes, write, 0, image_offset(return_address));
 }
 
 // Most accesses are to the thread's own stack: in a caller, `alignment` is a number, and nothing is divided.
@@ -348,6 +364,17 @@ CONVGEN_EXPORT void __ubsan_handle_divrem_overflow_abort(SourceLocation* where, 
 CONVGEN_EXPORT void __ubsan_handle_shift_out_of_bounds_abort(SourceLocation* where, u64 left, u64 right) {
   undefined(*where, "arithmetic", format("%lld shifted by %lld bits", (long long)left, (long long)right));
 }
+
+namespace convgen_emulator {
+// PTX ISA, "ld.global.nc": of data that is read only while the kernel runs.
+void check_unwritten(const void* p, u64 bytes, int line) {
+  each_written(u64(p), bytes, [&](const Writer&, u64 at) {
+    finding("race", line,
+            format("reads %s through the cache of data that nobody writes: this launch has", describe_global(at).c_str()));
+    return true;
+  });
+}
+}  // namespace convgen_emulator
 
 void __threadfence_block() { current->before_fence = current->clock.seen; }
 
