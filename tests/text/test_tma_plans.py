@@ -220,6 +220,10 @@ OVERFLOWS: dict[str, tuple[str, Options, str, str, str]] = {
     "pixels in rows": ("tma_halo", {"swap_ab": 0, "tile.m": 96}, "tile.m", "multiple of 64", ""),
     "strip": ("tma_halo", {"strip": 15}, "strip", "wider than the output's 14 columns", ""),
     "strip of images": ("tma_halo", {"strip": 7, "images": 2}, "strip", "strips of all 14", "strip 14"),
+    "too many consumers for their blocks": (
+        "tma_im2col", {"consumers": 3, "blocks": 4, "tile.m": 192, "tile.n": 64}, "tile.n", "ptxas has 32 registers",
+        "fewer consumers",
+    ),
     "images": ("tma_halo", {"strip": 14, "images": 3}, "images", "more than the 2 there are", ""),
     "one to cooperate": ("tma_halo", {"schedule": "cooperative", "consumers": 1}, "schedule", "2 or 3", "2"),
     "one stage of weights": ("tma_halo", {"weight_stages": 1}, "weight_stages", "holds two stages", "2 or more"),
@@ -411,6 +415,21 @@ def check_launch(plan: Plan, launch: Launch, source: str) -> None:
         assert producer + consumer * (warpgroups - 1) <= at_launch * warpgroups
     barriers = {int(b) for b in re.findall(r"bar_sync<(\d+), 128>", source)}
     assert 0 not in barriers and (len(barriers) + 1) * blocks <= 16
+
+
+def test_strips_of_images_too_wide_for_a_strip() -> None:
+    wide = make("fprop", 2, 16, 16, (8, 300), (3, 3), pad=1)
+    options = {"images": 2, "strip": 30}
+    (found,) = (o for o in strategies.STRATEGIES["tma_halo"].obstacles(wide, TARGET, options) if "strips" in o.message)
+    assert found.hint == "images 1"
+
+
+def test_strips_of_images_of_dynamic_sizes() -> None:
+    dynamic = replace(LAYER, dynamic=("n", "h", "w"))
+    options = {"images": 2, "strip": LAYER.output[-1]}
+    found = [o.message for o in strategies.STRATEGIES["tma_halo"].obstacles(dynamic, TARGET, options)]
+    assert any("fixed sizes" in message for message in found)
+    assert not any("strips" in message for message in found)
 
 
 @pytest.mark.parametrize("strategy", BOTH)

@@ -9,6 +9,7 @@ from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.hopper import MAX_BOX, MAX_ELEMENT_STRIDE, REGISTERS, accumulators_at_launch
 from convgen.kernels.parts.limits import MAX_REGISTERS
 from convgen.kernels.parts.partial_sums import OF_IMAGES
+from convgen.kernels.tma_halo.config import LONGEST_SIDE
 from convgen.kernels.tma_halo.halo import windows
 from convgen.kernels.tma_halo.layout import Layout
 from convgen.kernels.tma_halo.rings import STORE_VECTOR, y_channels_last
@@ -117,8 +118,9 @@ def _strips(layout: Layout) -> Obstacles:
     *_, w = layout.windows
     if config.strip > w.output and not isinstance(w.output, Size):
         no(f"strip {config.strip} is wider than the output's {w.output} columns", option="strip")
-    if config.images > 1 and config.strip != w.output:
-        no(f"images {config.images} need strips of all {w.output} columns", f"strip {w.output}", "strip")
+    if config.images > 1 and config.strip != w.output and not isinstance(w.output, Size):
+        hint = f"strip {w.output}" if w.output <= LONGEST_SIDE else "images 1"
+        no(f"images {config.images} need strips of all {w.output} columns", hint, "strip")
     if config.images > 1 and problem.rank == 3:
         no("images of three spatial dims are not joined", "images 1", "images")
     if config.images > 1 and any(t.dims == OF_IMAGES for t in problem.sums):

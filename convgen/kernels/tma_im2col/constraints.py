@@ -85,8 +85,9 @@ def _consumers(layout: Layout) -> Obstacles:
     if config.columns // 2 > at_launch:
         axis = config.columns_axis
         registers = at_launch + MULTIPLY_REGISTERS
+        most = at_launch * 2 // 16 * 16
         no(f"tile {axis}={config.columns} with {config.consumers} consumers: ptxas has {registers} registers for it",
-           f"{axis}={at_launch * 2 // 16 * 16} or less", f"tile.{axis}")  # fmt: skip
+           f"{axis}={most} or less" if most else "fewer consumers or blocks", f"tile.{axis}")  # fmt: skip
     if accumulators > budget:
         no(
             f"tile {config.tile_m}x{config.tile_n} keeps {accumulators} accumulators per thread; "
