@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Part
-from convgen.kernels.config import Options
+from convgen.kernels.config import Options, considered
 from convgen.kernels.parts import clusters
 from convgen.kernels.parts.copies import VECTOR
 from convgen.kernels.parts.hopper import SPANS, SWIZZLE_ALIGNMENT
@@ -38,8 +38,8 @@ PACKED = 64
 
 def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
     """Every tile, each with the shares that fill the GPU."""
-    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else _packs(problem)
-    for pack, lowered in itertools.product(packs, _lowerings(problem, fixed)):
+    packs = considered(fixed, "group_pack", _packs(problem))
+    for pack, lowered in itertools.product(packs, considered(fixed, "lower_rows", _lowerings(problem))):
         g = gemm(problem, pack, bool(lowered))
         for config in _tiles(g, fixed, pack, lowered):
             layout = Layout(problem, target, config, g).knowing(*OF_TILES)
@@ -73,10 +73,8 @@ def _packs(problem: ConvProblem) -> list[int]:
     return list(dict.fromkeys((full, alike)))
 
 
-def _lowerings(problem: ConvProblem, fixed: Options) -> list[int]:
+def _lowerings(problem: ConvProblem) -> list[int]:
     """Whether the taps of filter rows are made channels: where channels are fewer than TMA loads at once."""
-    if "lower_rows" in fixed:
-        return [int(fixed["lower_rows"])]
     return [0, 1] if problem.c < VECTOR and not lowering_fault(problem) else [0]
 
 
@@ -84,18 +82,18 @@ def _tiles(g: Gemm, fixed: Options, pack: int, lowered: int) -> Iterator[Config]
     """Tiles, with stages and shares to be found."""
     problem = g.problem
     cluster = int(fixed.get("cluster", 1))
-    operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
+    operands = considered(fixed, "multicast", ("a", "b")[: 2 if cluster > 1 else 1])
     boxes = (
         (sharing, span)
         for sharing in _sharing(problem, fixed)
-        for span in ([int(fixed["span"])] if "span" in fixed else _spans(g.channels, sharing, fixed))
+        for span in considered(fixed, "span", _spans(g.channels, sharing, fixed))
     )
     for (sharing, span), (m, warps_m, warps_n) in itertools.product(boxes, _shapes(g, fixed)):
         count = problem.taps // sharing.taps * -(-g.channels // span)
-        columns = [int(fixed["tile.n"])] if "tile.n" in fixed else _widths(count, span, warps_n, sharing)
+        columns = considered(fixed, "tile.n", _widths(count, span, warps_n, sharing))
         few = m == 64 and warps_n == 1
-        most = [int(fixed["blocks"])] if "blocks" in fixed else (1, 2)[: 1 + few]
-        steps = (int(fixed["tile.k"]),) if "tile.k" in fixed else HALO_STEPS if sharing.halo else STEPS
+        most = considered(fixed, "blocks", (1, 2)[: 1 + few])
+        steps = considered(fixed, "tile.k", HALO_STEPS if sharing.halo else STEPS)
         for n, tile_k, blocks, operand in itertools.product(columns, steps, most, operands):
             yield Config(
                 m, n, tile_k, span, 2, warps_m, warps_n, sharing.row_taps, sharing.halo, lowered, 1, 1, blocks,
@@ -169,7 +167,7 @@ def _widths(boxes: int, span: int, warps_n: int, sharing: Sharing) -> list[int]:
 def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
     """(split_k, slices): a cluster's blocks by slices of the pixels, such that blocks fill the GPU so many times."""
     alone = layout.config.cluster == 1
-    splits: Iterable[int] = [int(fixed["split_k"])] if "split_k" in fixed else clusters.SIZES if alone else (1,)
+    splits = considered(fixed, "split_k", clusters.SIZES if alone else (1,))
     for split_k in splits:
         if split_k > 1 and "split_k" not in fixed and (layout.part_columns % (8 * split_k) or split_k > layout.steps):
             continue
