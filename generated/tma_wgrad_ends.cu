@@ -301,8 +301,9 @@ void convgen_tma_wgrad_ends(
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * warpgroup_threads) return;
-    const int rows = GEMM_M - first_k;  // of this tile that are y's
-    const int a_boxes = min(tile_m / 64, (rows + 63) / 64);  // those past the last, whose sums are not stored, would take TMA long to make up
+    const int rows = GEMM_M - first_k;  // channels of y from this tile's first on
+    // boxes past the last channel are not loaded: nothing of their products is stored, and TMA is slow to fill rows with zeros
+    const int a_boxes = min(tile_m / 64, (rows + 63) / 64);
     const int b_boxes = min(tile_boxes, boxes - first_box);
     int stage = 0;
     u32 parity = 1;  // all stages are free

@@ -1,8 +1,9 @@
-"""Boxes that a tile does without: those past the last of y's channels, and past the last of the taps and x's channels.
+"""Boxes that a tile does not load: those past y's last channel, and those past the last tap and channel of x.
 
-TMA makes rows of zeros of the former, which take it longer than rows of memory (kernels/tma_im2col/ends.py); of the
-latter, the last would be loaded again.  What the stage had before is multiplied in their place, and nothing of that is
-stored.  Where a block looks for NaNs among its sums, which are all of them, it loads every box.
+For boxes past y's last channel, TMA would fill rows with zeros, which takes longer than loading rows from memory
+(kernels/tma_im2col/ends.py).  In place of boxes past x's end, the last box would be loaded again.  The tensor cores
+multiply whatever the stage held before; those sums are never stored.  A kernel that checks its sums for NaNs checks
+all of them, and so loads every box.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from convgen.kernels.tma_wgrad.layout import A_SPAN, Layout
 
 @dataclass(frozen=True)
 class Boxes:
-    """C text of the boxes that a tile loads for each k block, and of the rows of A's that are y's."""
+    """C text: how many boxes of A and of B a tile loads for each k block, and how many rows of A it has."""
 
     a: str
     b: str
