@@ -68,6 +68,22 @@ def test_a_seed_replays():
             assert failure(seed) == findings
 
 
+ENDLESS = {
+    "waits for a flag": "while (*(volatile u32*)out == 0) {}",
+    "computes": "for (u32 i = threadIdx.x; i != 7; i = 2 * i + 2) {}",
+    "meets": "for (;;) __syncthreads();",
+}
+
+
+@pytest.mark.parametrize("loop", ENDLESS.values(), ids=ENDLESS)
+def test_a_loop_that_does_not_end_is_a_finding(loop: str):
+    source = whole_source(f'extern "C" __global__ void endless(u32* out) {{\n  {loop}\n}}\n')
+    with pytest.raises(EmulationError) as error:
+        run(source, "endless", ("out",), {"out": np.zeros(1, np.uint32)}, block=64)
+    finding = error.value.findings[0]
+    assert finding.kind == "endless loop" and finding.source_line == loop
+
+
 ORDER = """
 extern "C" __global__ void order(int* __restrict__ next, int* __restrict__ place) {
   place[blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd(next, 1);

@@ -299,6 +299,7 @@ static void wait_cluster(Rendezvous&) {}
 static void check_waited(Thread* t);  // copies.cc
 
 static void thread_exits(Thread* t) {
+  has_effect();
   check_waited(t);
   note(Did::exit, t, 0);
   Block* block = t->block;

@@ -3,6 +3,10 @@
 
 #include <dlfcn.h>
 #include <signal.h>
+#include <time.h>
+#ifdef __linux__
+#include <ucontext.h>
+#endif
 
 #include <initializer_list>
 
@@ -214,10 +218,18 @@ static void check_global(const void* address, u64 bytes, bool write, const Epoch
   if (!allowed(u64(address), bytes, write, epoch, line, nullptr)) refuse(u64(address), bytes, write, line);
 }
 
+constexpr u32 often = 1 << 20;
+
+// After so many accesses: it may be a loop that waits for another thread.
+[[gnu::noinline, gnu::cold]] static void pause(const void* return_address) {
+  if (idles(often)) does_not_end(0, image_offset(return_address));
+  set_aside();
+}
+
 [[gnu::noinline]] static void global_access(u64 address, u64 bytes, u64 alignment, bool write,
                                             const void* return_address) {
-  constexpr u32 often = 1 << 20;
-  if (++machine->accesses % often == 0) set_aside();  // it may be a loop that waits for another thread
+  if (++machine->accesses % often == 0) pause(return_address);
+  if (write) has_effect();
   const Epoch epoch = now(current);
   if (allowed(address, bytes, write, &epoch, 0, return_address)) {
     if (address % alignment == 0) return;
@@ -250,7 +262,7 @@ struct SourceLocation {
 
 constexpr int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
 constexpr int fault_signal_count = sizeof fault_signals / sizeof *fault_signals;
-static struct sigaction previous[fault_signal_count];
+static struct sigaction previous[fault_signal_count], previous_tick;
 
 static void on_fault(int signal, siginfo_t* info, void*) {
   if (!current) {  // not the kernel's: as it would have been
@@ -274,6 +286,73 @@ static void on_fault(int signal, siginfo_t* info, void*) {
   fatal("out of bounds", 0, format("touches %s", describe_global(address).c_str()));
 }
 
+// ---- loops that call nothing ---------------------------------------------------------------------------------
+
+constexpr int tick_signal = SIGURG;  // ignored where nobody handles it
+
+static u64 program_counter(const void* context) {
+#if defined(__linux__) && defined(__x86_64__)
+  return u64(static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+#elif defined(__linux__) && defined(__aarch64__)
+  return static_cast<const ucontext_t*>(context)->uc_mcontext.pc;
+#else
+  return 0;
+#endif
+}
+
+// Sees whether a thread has done anything since the first tick that found it where it is.  It is in the kernel's own code
+// then: all else counts what it does.
+static void on_tick(int, siginfo_t*, void* context) {
+  Machine* m = machine;
+  if (!m || !current) return;
+  timespec used;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  if (m->idle != m->tick.idle || m->effects != m->tick.effects) m->tick = {m->idle, m->effects, used.tv_sec};
+  constexpr long most = 10;  // seconds
+  if (used.tv_sec - m->tick.second < most) return;
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, tick_signal);
+  pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
+  const u64 at = program_counter(context);
+  does_not_end(0, at ? at - u64(image_base(reinterpret_cast<const void*>(at))) : 0);
+}
+
+// Ticks for the thread of the host that makes it, every second.
+class Clockwork {
+ public:
+  Clockwork() { running_ = pthread_create(&ticking_, nullptr, run, this) == 0; }
+  ~Clockwork() {
+    if (!running_) return;
+    pthread_mutex_lock(&mutex_);
+    over_ = true;
+    pthread_cond_signal(&changed_);
+    pthread_mutex_unlock(&mutex_);
+    pthread_join(ticking_, nullptr);
+  }
+
+ private:
+  static void* run(void* self) {
+    static_cast<Clockwork*>(self)->tick();
+    return nullptr;
+  }
+  void tick() {
+    pthread_mutex_lock(&mutex_);
+    while (!over_) {
+      timespec next;
+      clock_gettime(CLOCK_REALTIME, &next);
+      ++next.tv_sec;
+      pthread_cond_timedwait(&changed_, &mutex_, &next);
+      if (!over_) pthread_kill(watched_, tick_signal);
+    }
+    pthread_mutex_unlock(&mutex_);
+  }
+  pthread_t watched_ = pthread_self(), ticking_;
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t changed_ = PTHREAD_COND_INITIALIZER;
+  bool over_ = false, running_;
+};
+
 // Installed while kernels run, in whichever thread.
 struct FaultHandlers {
   FaultHandlers() {
@@ -284,6 +363,9 @@ struct FaultHandlers {
       action.sa_flags = SA_SIGINFO | SA_ONSTACK;
       sigemptyset(&action.sa_mask);
       for (int i = 0; i < fault_signal_count; ++i) sigaction(fault_signals[i], &action, &previous[i]);
+      action.sa_sigaction = on_tick;
+      action.sa_flags |= SA_RESTART;
+      sigaction(tick_signal, &action, &previous_tick);
     }
     pthread_mutex_unlock(&mutex);
   }
@@ -291,6 +373,7 @@ struct FaultHandlers {
     pthread_mutex_lock(&mutex);
     if (--users == 0) {
       for (int i = 0; i < fault_signal_count; ++i) sigaction(fault_signals[i], &previous[i], nullptr);
+      sigaction(tick_signal, &previous_tick, nullptr);
     }
     pthread_mutex_unlock(&mutex);
   }

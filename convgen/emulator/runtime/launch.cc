@@ -90,6 +90,7 @@ static Spare spare;
 static void work_on(Work& work) {
   Machine m;
   SignalStack signals;
+  Clockwork clockwork;
   m.stacks = spare.take();
   m.request = work.request;
   m.work = &work;

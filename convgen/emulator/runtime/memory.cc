@@ -226,6 +226,7 @@ static Block* peer(u32 rank, const char* what, int line) {
 
 static void load(u32 address, void* to, u32 bytes, int line) {
   Thread* t = current;
+  if (idles(1)) does_not_end(line);
   Block* block = t->block;
   check_aligned(address, bytes, "a load", line);
   const u32 offset = shared_offset(block, address, bytes, "a load", line);
@@ -235,6 +236,7 @@ static void load(u32 address, void* to, u32 bytes, int line) {
 
 static void store(Block* block, u32 address, const void* from, u32 bytes, int line) {
   Thread* t = current;
+  has_effect();
   check_aligned(address, bytes, "a store", line);
   const u32 offset = shared_offset(block, address, bytes, "a store", line);
   check_write(block, offset, bytes, OneThread{t}, Proxy::ordinary, {now(t), line}, Content::ordinary, "writes");

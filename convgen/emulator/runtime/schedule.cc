@@ -87,10 +87,30 @@ static Thread* choose(std::vector<Thread*>& threads) {
 
 constexpr u32 steps_unwatched = 256;  // after which the scheduler looks whether to go on
 
+// ---- loops that do not end -------------------------------------------------------------------------------
+
+// Something that others may notice.
+static void has_effect() {
+  machine->idle = 0;
+  ++machine->effects;
+}
+
+[[noreturn]] static void does_not_end(int line, u64 address = 0) {
+  fatal("endless loop", line, "this loop goes on and on, and nothing is stored, copied or multiplied", address);
+}
+
+// Counts reads, or switches to another thread.  Whether there have been more of them than any kernel needs between two
+// effects: seconds of nothing else.
+static bool idles(u32 times) {
+  constexpr u64 most = 1 << 27;
+  return (machine->idle += times) > most;
+}
+
 // Lets another thread run.  The next one continues right from here where the scheduler would do no more than choose it.
 static void to_scheduler() {
   Machine& m = *machine;
   Thread* self = current;
+  if (idles(1)) does_not_end(self->wait.line);
   if (m.temper.deliver || m.stop || m.runnable.empty() || (m.steps + 1) % steps_unwatched == 0) {
     convgen_switch(&self->context, &m.scheduler);
     return;
@@ -154,6 +174,7 @@ static void start(std::unique_ptr<Operation> operation) {
 
 static void perform(size_t i) {
   auto& pending = machine->pending;
+  has_effect();
   if (!pending[i]->perform()) return;
   std::swap(pending[i], pending.back());
   pending.pop_back();
@@ -352,6 +373,7 @@ static void run_cluster(u32 index) {
   m.slow.clear();
   m.pending.clear();
   m.calls = m.accesses = m.started = 0;
+  m.idle = 0;
   build_cluster(index);
   for (m.steps = 1; m.cluster->alive && !m.stop; ++m.steps) {
     if (m.steps % steps_unwatched == 0 && !go_on(*m.work)) m.stop = true;

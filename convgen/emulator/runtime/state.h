@@ -294,6 +294,11 @@ struct Machine {
   volatile bool stop = false;
   Work* work;
   Written* written;
+  u64 idle, effects = 0;  // reads and switches since something was stored or copied, or a thread has ended; how often it was
+  struct {
+    u64 idle, effects;
+    long second;  // of the thread of the host's own time
+  } tick = {~0ull, 0, 0};  // since which these have been as they are
 };
 
 extern thread_local Machine* machine;
