@@ -57,6 +57,20 @@ def test_infinities_stay_in_their_windows(geometry: str, role: str, seed: int) -
     assert report, f"{report}\nseed {seed}\n{source}"
 
 
+@pytest.mark.parametrize("tile_q", [1, 2, 3])
+def test_walkers_beside_y_add_nothing(tile_q: int, seed: int) -> None:
+    """Four walk side by side, over ten columns.  All taps but the first read the last column of x; the first would read
+    it for an eleventh."""
+    problem = make("wgrad", 1, 16, 16, (6, 7), (1, 4), pad=((0, 0), (4, 2)), groups=16)
+    arrays = verify.random_inputs(problem, seed)
+    arrays["x"][0, 3, -1, 4] = np.nan
+    options = {**SHARED, "slice": 16, "tile.r": 1, "tile.q": tile_q, "band": 2}
+    out, source = emulated(STRATEGY, problem, options, arrays)
+    assert np.array_equal(np.isnan(out[4].astype(float)).ravel(), [False, True, True, True]), source
+    report = verify.compare(problem, out, expected(problem, arrays))
+    assert report, f"{report}\nseed {seed}\n{source}"
+
+
 @settings(max_examples=4, deadline=None)
 @given(data=st.data(), seed=SEEDS)
 def test_any_problem(data: st.DataObject, seed: int) -> None:

@@ -154,6 +154,12 @@ class Layout(GradientLayout[Config]):
         """And the images that they are of."""
         return min(self.problem.n, self.room // self.walkers_q)
 
+    @property
+    def idle_walkers(self) -> bool:
+        """Whether whole strips of a block may be beside y: zeros of y, of which some are under pixels of x."""
+        columns, tile = self.walks[2], self.config.tile_q
+        return self.shared and not columns.ragged(tile) and columns.ragged(tile * self.walkers_q)
+
     @cached_property
     def threads(self) -> int:
         """That multiply."""

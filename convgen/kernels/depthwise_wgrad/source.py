@@ -44,7 +44,8 @@ def maps(layout: Layout) -> list[Param]:
 @dataclass(frozen=True)
 class Place:
     """C text of where a strip lies: the lines that name it, its output rows and columns, the rows that are loaded for
-    it, offsets of its first elements in x and y, its first input row and column, and a test of its plane."""
+    it, offsets of its first elements in x and y, its first input row and column, a test of its plane, and the condition
+    under which it is beside y."""
 
     lines: Sequence[str]
     outputs: str
@@ -55,6 +56,7 @@ class Place:
     h: str = ""
     w: str = ""
     inside_depth: str = ""
+    beside: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def block_place(layout: Layout) -> tuple[BlockPlace, Place]:
         own_q = scope.let("own_q", q + scope.declare("walker_q", layout.walkers_q) * config.tile_q)
     lines = scope.take()
     outputs, clipped = _counts(layout, p, own_q)
+    beside = f"{own_q} >= Q" if layout.idle_walkers else ""
     steps, j = _steps(layout), symbol("j")
 
     def corner(*at: Expr, column: Expr) -> str:
@@ -104,7 +107,7 @@ def block_place(layout: Layout) -> tuple[BlockPlace, Place]:
     used = " ".join([*of_x, of_y, outputs])
     return (
         BlockPlace(drop_unused(lines, used), outputs, steps, of_x, of_y),
-        Place(drop_unused(lines, f"{outputs} {clipped}"), outputs, clipped, steps),
+        Place(drop_unused(lines, f"{outputs} {clipped} {beside}"), outputs, clipped, steps, beside=beside),
     )
 
 
