@@ -553,7 +553,7 @@ WIDE = "input x: f16[n=5, h=18, w=55, c=72] filter w: f16[k=72, r=1, s=5] output
     [
         (f"{SMALL} op wgrad", "tma_im2col { tile n=23 }", "tile n=23 does not split", "n=", "tma_im2col { tile n=64 }"),
         (
-            SMALL, "implicit_gemm { kernel stem_wgmma stages 2 tile m=1024 }", "of shared memory", "fewer stages",
+            SMALL, "implicit_gemm { kernel stem_wgmma stages 8 }", "of shared memory", "fewer stages",
             "implicit_gemm { kernel stem_wgmma stages 1 }",
         ),
         (

@@ -16,5 +16,5 @@ class Config(config.Config):
     tile_p: Annotated[int, Field("output rows per block", low=1, high=64)]
     slice: Annotated[int, Field("joined groups per block", low=1, high=64)]
     warps_m: Annotated[int, Field("warps along m", low=1, high=16)]
-    stages: Annotated[int, Field("tiles of input rows in shared memory; of 2, one is on its way", (1, 2))]
+    stages: Annotated[int, Field("tiles of input rows in shared memory", low=1, high=8)]
     blocks: Annotated[int, Field("blocks per SM", low=1, high=8)] = 1

@@ -16,7 +16,7 @@ class Config(config.Config):
     tile_m: Annotated[int, Field("output pixels per tile", low=16, high=2048)]
     tile_n: Annotated[int, Field("output channels per tile", low=16, high=512)]
     warps_m: Annotated[int, Field("warps along m", low=1, high=16)]
-    stages: Annotated[int, Field("tiles of input rows in shared memory; of 2, one is on its way", (1, 2))]
+    stages: Annotated[int, Field("tiles of input rows in shared memory", low=1, high=8)]
     math: Annotated[str, Field("how f32 is multiplied", ("tf32x3", "tf32"))] = ""
     blocks: Annotated[int, Field("blocks per SM", low=1, high=8)] = 1
 
