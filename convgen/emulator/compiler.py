@@ -221,7 +221,7 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool, explains: 
     lines += ['#include "convgen_emulator.h"']
     for macro, (names, numbers) in _FAMILIES.items():
         lines += [f"CONVGEN_{macro}({n})" for n in sorted(set(map(int, names.findall(source)))) if n in numbers]
-    lines += [f'#include "{place}"', "u8 shared_memory[1];"]
+    lines += [f'#include "{place}"']
     named = _LAID_OUT if is_whole(source) else _LAID_OUT[:1]
     defined = (name for name in named if re.search(rf"^struct\b[^;]*\b{name} {{", source, re.MULTILINE))
     lines += [f"CONVGEN_LAYOUT_{name}" for name in defined]

@@ -43,7 +43,7 @@ def is_whole(source: str) -> bool:
 def instruction_findings(source: str) -> tuple[Finding, ...]:
     """PTX functions whose text is not the catalog's, by the first line that differs, and those that are missing; what
     a compiler for a GPU refuses, and one for this machine takes."""
-    found = [*_text_findings(source)]
+    found = [*_text_findings(source), *_shared_findings(source)]
     if is_whole(source):
         found += [*_missing_findings(source), *_host_findings(source)]
     return tuple(found)
@@ -57,6 +57,14 @@ def _missing_findings(source: str) -> Iterator[Finding]:
         if name not in declared:
             at = next(i for i, text in enumerate(lines) if re.search(rf"\b{name}\s*[<(]", text))
             yield Finding("instruction", f"no function {name} is declared", at + 1, lines[at].strip())
+
+
+def _shared_findings(source: str) -> Iterator[Finding]:
+    """Static shared memory, of which the emulator would give each thread its own."""
+    for at, text in enumerate(source.splitlines()):
+        if re.search(r"\b__shared__\b", code := _COMMENT.sub("", text)) and not re.search(r"\bextern\b", code):
+            message = "static shared memory is not emulated: declare `extern __shared__ u8 shared_memory[]`"
+            yield Finding("compile", message, at + 1, text.strip())
 
 
 def _host_findings(source: str) -> Iterator[Finding]:

@@ -289,6 +289,22 @@ def test_source_that_is_no_cpp_is_a_finding_with_its_line():
     assert finding.source_line == "y[0] = nothing_of_the_kind;"
 
 
+@pytest.mark.parametrize(
+    ("declared", "kind"),
+    [
+        ("__shared__ u32 values[64];", "compile"),
+        ("extern __shared__ u8 shared_memory[]; u32* values = reinterpret_cast<u32*>(shared_memory);", "out of bounds"),
+    ],
+)
+def test_shared_memory_is_accessed_by_its_address_alone(declared: str, kind: str):
+    """What a thread does to it otherwise, the emulator would not see."""
+    body = f"  {declared}\n  values[threadIdx.x] = 1;\n  out[threadIdx.x] = values[threadIdx.x];"
+    source = whole_source(f'extern "C" __global__ void shares(u32* out) {{\n{body}\n}}\n')
+    with pytest.raises(EmulationError, match="shared") as error:
+        run(source, "shares", ("out",), {"out": np.zeros(64, np.uint32)}, block=64, shared_bytes=1024)
+    assert error.value.findings[0].kind == kind and "values[" in error.value.findings[0].source_line
+
+
 def test_a_launch_that_names_no_buffer_or_an_impossible_map_is_refused():
     source = whole_source(ORDER)
     with pytest.raises(EmulationError, match="needs a buffer 'elsewhere'"):

@@ -24,6 +24,10 @@ static u64 image_offset(const void* return_address) {
 }
 
 static std::string describe_global(u64 address) {
+  if (address - u64(shared_memory) < most_shared) {
+    return format("shared_memory[%llu], which the emulator knows by its shared address alone (ld_shared, st_shared)",
+                  address - u64(shared_memory));
+  }
   const Region* nearest = nullptr;
   u64 distance = ~0ull;
   for (u32 i = 0; i < machine->request->region_count; ++i) {
@@ -321,7 +325,13 @@ static void on_tick(int, siginfo_t*, void* context) {
 // Ticks for the thread of the host that makes it, every second.
 class Clockwork {
  public:
-  Clockwork() { running_ = pthread_create(&ticking_, nullptr, run, this) == 0; }
+  Clockwork() {
+    sigset_t all, before;  // signals of the process are for others
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    running_ = pthread_create(&ticking_, nullptr, run, this) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
   ~Clockwork() {
     if (!running_) return;
     pthread_mutex_lock(&mutex_);

@@ -251,6 +251,9 @@ static void store(u32 address, const void* from, u32 bytes, int line) {
 
 using namespace convgen_emulator;
 
+// What kernels declare: its address stands for the block's memory, which lies elsewhere.
+__attribute__((visibility("default"))) alignas(1024) u8 shared_memory[convgen_emulator::most_shared];
+
 struct alignas(8) Vec2 {
   float x, y;
 };

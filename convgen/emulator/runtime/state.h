@@ -26,6 +26,8 @@ struct Warp;
 struct Warpgroup;
 struct Accumulators;
 
+constexpr u32 most_shared = 228 << 10;  // bytes of shared memory that a block may have
+
 // ---- waiting ---------------------------------------------------------------------------------------------
 
 enum class WaitFor {
