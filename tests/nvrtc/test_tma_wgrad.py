@@ -48,6 +48,25 @@ def test_geometry(name: str) -> None:
     assert "warning" not in compile_source(made.source, TARGET).log
 
 
+@pytest.mark.parametrize("channels", [64, 128])
+@pytest.mark.parametrize("stride", [1, 4])
+def test_sums_that_are_stored_one_by_one(channels: int, stride: int) -> None:
+    """Of whole tiles: none of the stores has a test of its own."""
+    problem = laid_out(make("wgrad", 4, 384, channels, (40, 40), (3, 3), (1, stride)), w="kcrs")
+    options = {
+        "tile.m": 64,
+        "tile.n": 64,
+        "tile.k": 128,
+        "span": 64,
+        "warps.m": 4,
+        "stages": 4,
+        "split_k": 1,
+        "slices": 1,
+    }
+    made = compilation(spec(problem, "tma_im2col", {"kernel": "tma_wgrad", **options}))
+    assert "warning" not in compile_source(made.source, TARGET).log
+
+
 #: Shapes that sum y, too.
 BIASES = dict.fromkeys(("two blocks", "two fragments", "three along n"), "result db: f32[k]  db = y  w = acc")
 

@@ -103,6 +103,9 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
         {"lower_rows": 1, "span": 16, "tile.n": 48, "slices": 2},
     ),
     "two large groups": (make("wgrad", 2, 144, 160, (9, 7), (3, 3), pad=1, groups=2), {"tile.n": 192}),
+    "whole tiles, stored one by one": (
+        laid_out(make("wgrad", 2, 64, 64, (9, 7), (3, 3), pad=1), w="kcrs"), {"tile.n": 64, "tile.k": 128},
+    ),
     "boxes past the last of y's channels and of x's": (
         make("wgrad", 2, 200, 72, (9, 7), (1, 1)), {"tile.m": 256, "warps.m": 8, "tile.n": 128, "slices": 2},
     ),

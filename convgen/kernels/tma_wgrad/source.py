@@ -18,6 +18,10 @@ from convgen.kernels.parts.window_sum import filter_sum
 from convgen.kernels.tma_wgrad.ends import boxes
 from convgen.kernels.tma_wgrad.layout import A_SPAN, ELEMENT, Layout
 
+#: A test that every tile passes.  Without any, ptxas moves the conversions of single sums in between the MMAs, and
+#: serializes these (C7514).
+EVERY_TILE = "tile < tiles"
+
 
 def source(plan: Plan, layout: Layout) -> str:
     """The CUDA source of a plan."""
@@ -59,7 +63,8 @@ def source(plan: Plan, layout: Layout) -> str:
         boxes=boxes(layout),
         n_tail=layout.n_tail,
         c_tail=layout.c_tail,
-        tests=_tests(layout),
+        tests=(tests := _tests(layout)),
+        counts_tiles=tests.each == EVERY_TILE and not stored.pair,
         stored=stored,
         joined=stored.four and layout.store_columns % 16 == 0 and problem.c_per_group >= min(16, g.channels),
         sum=gradient.gradient_sum(plan, layout),
@@ -166,6 +171,8 @@ def _tests(layout: Layout) -> Tests:
     row = [f"{in_pack} < GEMM_M"] * (g.rows % layout.config.tile_m != 0) + last
     kept = last if g.group_pack > 1 else row  # a row whose group is that of a channel is one of the pack's
 
+    converts = layout.stores_w and layout.problem.w.dtype != "f32"
+
     def within(channel: str) -> list[str]:
         return [f"{channel} < x_channels"] * layout.c_tail
 
@@ -176,7 +183,7 @@ def _tests(layout: Layout) -> Tests:
         row,
         ["box < boxes"] * layout.n_tail + kept + within("channel") + own("channel"),
         kept + (within("channel") + own("channel") if g.group_pack > 1 else within("c")),
-        kept + within("channel + e") + own("(channel + e)"),
+        kept + within("channel + e") + own("(channel + e)") or [EVERY_TILE] * converts,
     )
     return Tests(*map(" && ".join, found))
 
