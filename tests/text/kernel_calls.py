@@ -32,8 +32,8 @@ def own_arrays(in_place: Sequence[tuple[str, str]], rng: np.random.Generator) ->
 
 
 def outputs(problem: ConvProblem, arrays: Mapping[str, Any], own: Mapping[str, str]) -> list[Any]:
-    """Poisoned results, and those that are an operand's own array."""
-    return [arrays[own[t.name]] if t.name in own else verify.poisoned(t) for t in problem.results]
+    """Poisoned results, and those that are an operand's own array, whose dims of one element may be others."""
+    return [arrays[own[t.name]].reshape(t.shape) if t.name in own else verify.poisoned(t) for t in problem.results]
 
 
 def assert_right(
