@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush, merge
 from itertools import chain, islice, takewhile, tee
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from convgen.diagnostics import listing
 from convgen.ir.problem import ConvProblem
@@ -167,6 +167,13 @@ class Search:
         """Microseconds that no configuration goes below, as far as is known; those of the best where it is settled."""
         return self.us if self.settled else self._bound
 
+    @property
+    def known(self) -> tuple[float, bool]:
+        """`least`, and whether it is the best's.  Another thread may settle the search in between: what was settled
+        first has its last `least`, and what was not may only be more."""
+        settled = self.settled
+        return self.least, settled
+
     def _know(self, least: float) -> None:
         """No configuration takes less than so many microseconds."""
         with turn((Search, id(self))):
@@ -229,7 +236,7 @@ class _Look:
     """A way to a search's best.  Who compares searches has ways of their own: threads have searches in common."""
 
     def __init__(self, search: Search) -> None:
-        self.search = search
+        self.search: Search = search
         self._space: _Space | None = None
         self._ahead: list[Timed] = []
         self._rest: Iterator[Timed] | None = None  # legal ones, the best included, where this look has found it
@@ -239,6 +246,10 @@ class _Look:
     @property
     def least(self) -> float:
         return self.search.least
+
+    @property
+    def known(self) -> tuple[float, bool]:
+        return self.search.known
 
     @property
     def _begun(self) -> _Space:
@@ -275,6 +286,8 @@ class _Look:
         return takewhile(lambda t: t.us <= limit, self._rest or self._legal)
 
 
+T = TypeVar("T", Search, _Look)
+
 #: Of two searches for the fastest, the nearer one goes on until it is so many times as far as the other.
 AHEAD = 1.05
 
@@ -303,14 +316,22 @@ def near(
 
 
 def _nearest(looks: Sequence[_Look]) -> Search | None:
-    found = min(looks, key=_least)
-    while not found.search.settled and found.least < math.inf:
+    while True:
+        found, least, settled = nearest(looks)
+        if settled or least == math.inf:
+            return found.search if least < math.inf else None
         found.approach(AHEAD * min((look.least for look in looks if look is not found), default=math.inf))
-        found = min(looks, key=_least)
-    return found.search if found.least < math.inf else None
 
 
-_us, _least = attrgetter("us"), attrgetter("least")
+def nearest(searches: Iterable[T]) -> tuple[T, float, bool]:
+    """The search that is known to take the least, a settled one before others; how long, and whether it is settled.
+    None is asked twice: threads have searches in common, and settle them meanwhile."""
+    known = [(each, each.known) for each in searches]
+    found, (least, settled) = min(known, key=lambda row: (row[1][0], not row[1][1]))
+    return found, least, settled
+
+
+_us = attrgetter("us")
 
 
 def _distinct(ranked: Iterable[Timed]) -> Iterator[Timed]:

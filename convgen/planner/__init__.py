@@ -85,7 +85,7 @@ def _estimates(serving: Sequence[Strategy], problem: ConvProblem, target: Target
     are slower than another, it is enough to know that.  With it comes what measurements of other layers favor over the
     fastest of all, if they do."""
     from convgen.kernels import correction
-    from convgen.kernels.search import near
+    from convgen.kernels.search import near, nearest
 
     searches = {s.name: s.searches(problem, target, {}) for s in serving}
     choice = None
@@ -99,8 +99,7 @@ def _estimates(serving: Sequence[Strategy], problem: ConvProblem, target: Target
             strategy = next(s for s in serving if search in searches[s.name])
             reason = f"measurements of other layers favor {strategy.name} at {timed.us:.1f} us"
             choice = Choice(strategy, strategy.options_of(search, timed.layout), reason)
-        nearest = {name: min(own, key=lambda s: s.least) for name, own in searches.items()}
-        found = {name: (search.least, search.settled) for name, search in nearest.items()}
+        found = {name: nearest(own)[1:] for name, own in searches.items()}
     return {name: (us, exact) for name, (us, exact) in found.items() if us < math.inf}, choice
 
 

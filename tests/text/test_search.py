@@ -17,7 +17,7 @@ from problems import make
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import AnyKernel, Options, Part
 from convgen.kernels.registry import kernel
-from convgen.kernels.search import Search, _Look, fastest, search
+from convgen.kernels.search import Search, _Look, _search, fastest, search
 from convgen.planner import untuned
 from convgen.targets import TARGETS
 
@@ -131,6 +131,32 @@ def test_threads_that_plan_the_same_problem_get_the_same_plan(n: int, c: int, k:
     finally:
         sys.setswitchinterval(switching)
     assert len({text.partition("(")[0] + text.partition(")")[2] for text in found}) == 1
+
+
+@pytest.mark.parametrize("kernel", ["tma_im2col", "direct"])
+@pytest.mark.parametrize("layer", [(3, 232, 248, 28, 3), (6, 264, 56, 49, 1)])
+def test_a_search_that_another_thread_settles_between_two_looks(
+    layer: tuple[int, ...], kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever that is: just after somebody has asked what its best takes at least."""
+    n, c, k, size, taps = layer
+    least = Search.least.fget
+
+    def plan(look: int) -> str:
+        asked = itertools.count(1)
+
+        def meanwhile(search: Search) -> float:
+            known = least(search)
+            if search.kernel.name == kernel and next(asked) == look:
+                assert search.best or search.us == math.inf
+            return known
+
+        _search.cache_clear()
+        monkeypatch.setattr(Search, "least", property(meanwhile))
+        choice = untuned(make("fprop", n, c, k, (size, size), (taps, taps), pad=taps // 2), TARGET, "auto", {})
+        return f"{choice.strategy.name} {choice.options} {choice.reason.partition('(')[0]}"
+
+    assert {plan(look) for look in range(1, 13)} == {plan(0)}
 
 
 #: Options that the bounds hold with, or must not be asked for with.
