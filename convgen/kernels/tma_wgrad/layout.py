@@ -97,12 +97,12 @@ class Layout(GradientLayout[Config]):
         """And of B."""
         return self.ends and self.n_tail
 
-    @property
+    @cached_property
     def a_loaded(self) -> int:
         """Boxes of A that the fullest tile loads."""
         return min(self.a_boxes, -(-self.gemm.rows // A_SPAN)) if self.ends else self.a_boxes
 
-    @property
+    @cached_property
     def b_loaded(self) -> int:
         """Boxes of B, each of all its phases, that the fullest tile loads."""
         return min(self.tile_boxes, self.boxes) if self.ends else self.tile_boxes
@@ -191,7 +191,7 @@ class Layout(GradientLayout[Config]):
         h, w = self.windows
         return h.reach() * self.row_pixels + w.reach()
 
-    @property
+    @cached_property
     def own_zeros(self) -> bool:
         """Between y's rows and images."""
         return self.gemm.walked(self.shared_axes) != self.gemm.problem.output

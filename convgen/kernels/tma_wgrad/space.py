@@ -27,7 +27,7 @@ SHAPES = ((64, 4, 1), (64, 4, 2), (64, 4, 3), (128, 8, 1), (128, 4, 2), (192, 12
 STEPS, HALO_STEPS = (64,), (64, 128)
 MOST_STAGES = 8
 #: What follows from a tile, however the pixels are shared.
-OF_TILES = ("tiles", "steps", "stage", "bytes_read", "bytes_alike")
+OF_TILES = ("tiles", "steps", "stage", "bytes_read", "bytes_alike", "own_zeros")
 #: Waves of blocks that the shares of the pixels may make.
 WAVES = (1, 2, 3)
 #: The best so many are considered with neighbors that load an operand together, two at a time.
