@@ -166,10 +166,8 @@ def _roofline(problem: ConvProblem, gpu: Gpu, plan: Plan | None) -> Table:
         note = f"At least {duration(r.least)}, bound by {bound} on {gpu.name}: {r.flops / r.traffic:.0f} FLOP per byte."
     if plan and plan.us:
         of_another = gpu != plan.target.gpu
-        reached = r.least * 1e6 / plan.us
-        share = f"{reached:.0%} of the roofline" if reached <= 1 else "faster than these rates allow: expect more"
-        note += f" The plan is estimated at {duration(plan.us * 1e-6)}"
-        note += f" on {plan.target.gpu.name}." if of_another else f", {share}."
+        share = f" on {plan.target.gpu.name}" if of_another else f", {r.least * 1e6 / plan.us:.0%} of the roofline"
+        note += f" The plan is estimated at {duration(plan.us * 1e-6)}{share}."
     return _roofline_table(rows, note)
 
 

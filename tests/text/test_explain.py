@@ -126,13 +126,6 @@ def test_roofline():
     assert "no arithmetic" in lowering
 
 
-@pytest.mark.parametrize(("us", "said"), [(4.68, ", 50% of the roofline."), (2.0, ", faster than these rates allow: ")])
-def test_an_estimate_reaches_no_more_than_the_roofline(us, said):
-    problem = make(n=8, c=256, k=256, input=(14, 14), pad=1)
-    found = str(explain(problem, replace(plan(problem), us=us)))
-    assert f"estimated at {duration(us * 1e-6)}{said}" in found
-
-
 def test_figures_are_rounded_before_they_get_a_prefix():
     text = str(explain(make(n=3, c=3, k=1, input=(111111,), filter=(1,))))
     assert "x: f16[n=3, w=111111, c=3], 2 MB" in text  # 1,999,998 bytes
