@@ -7,9 +7,7 @@ plan costs little more than those of the few that are faster than the first lega
 
 from __future__ import annotations
 
-import gc
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from typing import Any, TypeVar
 from convgen.diagnostics import listing
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import AnyKernel, Layout, Obstacle, Part
+from convgen.kernels.collector import no_collections
 from convgen.kernels.config import Options, excess
 from convgen.targets import Target
 from convgen.turns import turn
@@ -154,7 +153,7 @@ class Search:
     @cached_property
     def best(self) -> Timed | None:
         """The first of `ranked`; None where no configuration is legal."""
-        with _no_collections:
+        with no_collections:
             return next(self.ranked(), None)
 
     @property
@@ -295,7 +294,7 @@ AHEAD = 1.05
 def fastest(searches: Sequence[Search]) -> Search | None:
     """The search whose best takes the least time; None where no cost model tells.  Others are looked through as far as
     it takes to know that they are slower."""
-    with _no_collections:
+    with no_collections:
         return _nearest([_Look(search) for search in searches])
 
 
@@ -305,7 +304,7 @@ def near(
     """Of each of the searches that are wanted, up to `most` configurations, the fastest first, that take no longer than
     the microseconds that `reach` gives for the search with the fastest of all; none where that one is not wanted.  It
     is settled, as by `fastest`."""
-    with _no_collections:
+    with no_collections:
         looks = [_Look(search) for search in searches]
         first = _nearest(looks)
         if first is None or not wanted(first):
@@ -341,37 +340,6 @@ def _distinct(ranked: Iterable[Timed]) -> Iterator[Timed]:
         if t.layout.config not in seen:
             seen.add(t.layout.config)
             yield t
-
-
-class _NoCollections:
-    """No garbage collector while any thread searches: the layouts of a search are gone at its end, and leave no
-    garbage.  Looking for it meanwhile, in all that the process has, takes as long as the search."""
-
-    def __init__(self) -> None:
-        self._searches, self._were_on = 0, False
-        os.register_at_fork(after_in_child=self._forget_searches)
-
-    def __enter__(self) -> None:
-        with turn(self):
-            if not self._searches:
-                self._were_on = gc.isenabled()
-                gc.disable()
-            self._searches += 1
-
-    def __exit__(self, *_: object) -> None:
-        with turn(self):
-            self._searches -= 1
-            if not self._searches and self._were_on:
-                gc.enable()
-
-    def _forget_searches(self) -> None:
-        """In a process that was forked, which has no thread that searches."""
-        if self._searches and self._were_on:
-            gc.enable()
-        self._searches = 0
-
-
-_no_collections = _NoCollections()
 
 
 def _unwritten(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:

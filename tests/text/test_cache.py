@@ -365,11 +365,11 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_does_not_have():
 FORKS_WHILE_IT_MAKES = """
 import gc, os, threading
 from convgen.functional.kernels import Once
-from convgen.kernels import search
+from convgen.kernels.collector import no_collections
 
 held = threading.Event()
 def make(key):
-    with search._no_collections:
+    with no_collections:
         held.set()
         threading.Event().wait()
 
