@@ -26,22 +26,22 @@ from convgen.diagnostics import ConvgenError, SpecError, did_you_mean
 
 #: Name -> what it does.  The module has the same name.
 COMMANDS: dict[str, str] = {
-    "init": "write a spec of one convolution, from options or from answers",
+    "init": "write a spec of one convolution, from options or from your answers",
     "compile": "write a spec's kernels: source, cubin and manifest (needs no GPU)",
-    "check": "report what is wrong with specs, and do nothing else",
-    "fmt": "format specs: one layout, the same words and comments",
-    "explain": "show index formulas, the plan, and which strategies can serve, or why not",
-    "gradient": "print the gradients of a spec's layers as a spec, through epilogues, too",
+    "check": "report all errors in specs, and do nothing else",
+    "fmt": "format specs uniformly, without changing words or comments",
+    "explain": "show index formulas, the plan, and which strategies can serve, and why others cannot",
+    "gradient": "print the gradients of a spec's layers, through epilogues too, as a spec",
     "run": "run kernels on random data and verify them against a float64 reference",
     "tune": "find the fastest configurations on this machine's GPUs or a Ray cluster's, for `auto` to use",
-    "bench": "measure kernels beside cuDNN and cuBLAS",
+    "bench": "measure kernels and compare them with cuDNN and cuBLAS",
     "simulate": "estimate a systolic array's time for a spec, by channel-first implicit im2col",
-    "reproduce": "repeat an experiment of the documents that convgen implements",
+    "reproduce": "repeat an experiment from the documents that convgen implements",
     "list": "show targets, strategies, their options, and suites",
     "doctor": "check what convgen needs on this machine, and say how to fix what is missing",
     "lsp": "run the language server for editors",
     "cache": "show where compiled kernels are kept and how much space they take, or clear them",
-    "completion": "print a shell's completion: bash, zsh, fish",
+    "completion": "print a completion script for bash, zsh or fish",
 }
 OK, FAILED, USAGE, DEFECT, INTERRUPTED, NO_READER = 0, 1, 2, 70, 130, 141
 

@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
 
 
 #: What names specs.
-SPECS = "a .conv file, or a folder for all that are in it; - reads standard input"
+SPECS = "a .conv file, or a folder for all .conv files in it; - reads standard input"
 
 
 def define(text: str) -> tuple[str, int]:
@@ -147,7 +147,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--strategy", type=_usage(known_strategy), metavar="NAME",
-        help="how to compute, such as tma_im2col; with auto, convgen chooses (default: the spec's, else auto)",
+        help="the strategy, such as tma_im2col; with auto, convgen chooses (default: the spec's, else auto)",
     )  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def add_only(parser: argparse.ArgumentParser) -> None:
     """Which convolutions are wanted."""
     parser.add_argument(
         "--only", action="extend", type=names, default=[], metavar="CONVS",
-        help="only these convolutions, or conv blocks, separated by commas",
+        help="process only these convolutions or conv blocks, separated by commas",
     )  # fmt: skip
 
 
@@ -178,7 +178,7 @@ def add_tune(parser: argparse.ArgumentParser) -> None:
     """Whether to measure before a configuration is chosen."""
     parser.add_argument(
         "--tune", type=_usage(known_tuning), metavar="HOW",
-        help="quick: where nothing was measured on this GPU yet, measure the best few candidates for up to a second",
+        help="quick: if nothing was measured on this GPU yet, measure the best few candidates for up to a second",
     )  # fmt: skip
 
 
@@ -186,8 +186,8 @@ def add_images(parser: argparse.ArgumentParser) -> None:
     """How many images calls will have, where they decide that."""
     parser.add_argument(
         "--images", type=_images, default=(), metavar="NUMBERS",
-        help="for a spec with `dynamic n`, the numbers of images that calls will have, such as 1-64 or 1,8,64: "
-        "up to four plans for these",
+        help="for a spec with `dynamic n`, the numbers of images that calls will have, such as 1-64 or 1,8,64; "
+        "these get up to four plans",
     )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
-"""Measure kernels beside cuDNN and a cuBLAS GEMM of the same size, both through PyTorch if it is installed.
+"""Measure kernels and compare them with cuDNN and a cuBLAS GEMM of the same size, through PyTorch if it is installed.
 Prints a table, and writes a JSON file and a plot if you ask for them.  Needs a GPU.
 
 Everything runs in one process, as CUDA graphs over inputs that rotate through more memory than the L2
-holds.  What is compared is timed in turn, so that the GPU's clocks favor none.  Every kernel's result is
+holds.  Competitors are timed in turn, so that the GPU's clocks favor none.  Every kernel's result is
 verified against a float64 reference.  The exit code is 1 if a kernel is missing or wrong.
 
 examples:
@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--fused", action="store_true",
-        help="also measure every fprop with the epilogue relu(acc + bias), beside cuDNN's fused call",
+        help="also measure every fprop with the epilogue relu(acc + bias), and compare with cuDNN's fused call",
     )  # fmt: skip
     parser.add_argument("--no-baselines", action="store_true", help="leave out cuDNN and cuBLAS")
     parser.add_argument("--no-verify", action="store_true", help="do not verify results")

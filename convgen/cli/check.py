@@ -1,6 +1,6 @@
-"""Report what is wrong with specs: everything at once, with its place and a remedy.  Compiles and writes nothing.
+"""Report all errors in specs at once, each with its place and a remedy.  Compiles and writes nothing.
 
-The exit code is 0 if nothing is wrong, 1 if a spec is, and 2 if something cannot be read.
+The exit code is 0 if all specs are right, 1 if one is wrong, and 2 if a file cannot be read.
 
 examples:
   convgen check layer.conv block.conv

@@ -1,13 +1,13 @@
 """Write the kernels of a spec: for each convolution NAME.cu (source), NAME.cubin and NAME.json (the manifest:
 launch, shared memory, tensor maps, operands, registers, spills, digest); if asked for, NAME.ptx, NAME_host.cpp (a C++
-program that runs the kernel by the CUDA driver API), and NAME.kernel (which convgen.load reads).  Needs no GPU.
+program that runs the kernel through the CUDA driver API), and NAME.kernel (which convgen.load reads).  Needs no GPU.
 
-With --images, a kernel has up to four plans.  The files of the one for 8 images are NAME.n8.cu and so on;
-NAME.kernel has all of them.
+With --images, a kernel has up to four plans.  The files of the plan for 8 images are NAME.n8.cu and so on;
+NAME.kernel has all plans.
 
 examples:
-  convgen compile layer.conv                            into this folder
-  convgen compile layer.conv -o out -D n=64             another batch, into out/
+  convgen compile layer.conv                            into the current folder
+  convgen compile layer.conv -o out -D n=64             another batch size, into out/
   convgen compile layer.conv --target sm_80 --emit cu   only the source, for another GPU
   convgen compile layer.conv --emit cubin,host          a cubin and NAME_host.cpp, a C++ program that runs it
   convgen compile layer.conv --images 1-64 --emit kernel   for `dynamic n`: plans for batches from 1 to 64
@@ -63,15 +63,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_images(parser)
     parser.add_argument(
         "-o", "--output", dest="folder", type=_folder, metavar="DIR",
-        help="folder to write to (default: this one)",
+        help="folder to write to (default: the current one)",
     )  # fmt: skip
     parser.add_argument(
         "--emit", type=one_of(*FILES), metavar="KINDS",
-        help=f"which files to write, of {','.join(FILES)} (default: {','.join(_USUAL)})",
+        help=f"which files to write, any of {','.join(FILES)} (default: {','.join(_USUAL)})",
     )  # fmt: skip
     parser.add_argument(
         "--dump-after", choices=tuple(driver.PASSES), metavar="PASS",
-        help=f"print the result of a pass ({', '.join(driver.PASSES)}), and write nothing",
+        help=f"print the result of a pass ({', '.join(driver.PASSES)}), and write no files",
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Print a shell's completion of convgen's commands, options, targets and strategies.
+"""Print a script with which a shell completes convgen's commands, options, targets and strategies.
 
 examples:
   convgen completion bash   > ~/.local/share/bash-completion/completions/convgen

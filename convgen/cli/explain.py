@@ -1,9 +1,9 @@
 """Show what convgen knows about each convolution of a spec: the index formulas before and after simplification
-with their operation counts, the roofline, which strategies can serve it or why not, and the plan.
+with their operation counts, the roofline, which strategies can serve it and why others cannot, and the plan.
 
-With --load, show instead what one TMA im2col load brings, pixel by pixel, with a picture of the box that walks over the
-images.  It starts at n, the spatial coordinates and the channel, as the instruction's coordinates do, or where the tile
-of a number starts; its box is the plan's, if --pixels and --channels do not say otherwise.
+With --load, show instead, pixel by pixel, what one TMA im2col load brings, with a picture of the box that walks over
+the images.  --load takes the instruction's coordinates (n, the spatial ones, the channel), or the number of a tile: the
+load then starts where that tile does.  The box is the plan's, unless --pixels and --channels say otherwise.
 
 examples:
   convgen explain layer.conv
@@ -34,19 +34,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_images(parser)
     parser.add_argument(
         "--gpu", type=_gpu, metavar="GPU",
-        help="draw the roofline of this GPU, such as H100 (default: the one that stands for the target)",
+        help="draw the roofline of this GPU, such as H100 (default: the target's in `convgen list targets`)",
     )  # fmt: skip
     parser.add_argument(
-        "--load", type=_numbers, metavar="N,H,W,C", help="show the TMA im2col load that starts there, or a tile's: 3"
+        "--load", type=_numbers, metavar="N,H,W,C",
+        help="show the TMA im2col load that starts at these coordinates, or at the tile of this number",
+    )  # fmt: skip
+    parser.add_argument(
+        "--offsets", type=_numbers, metavar="R,S", help="what the load adds to its coordinates (default: 0)"
     )
-    parser.add_argument("--offsets", type=_numbers, metavar="R,S", help="what it adds to coordinates (default: 0)")
-    parser.add_argument("--pixels", type=_to(1024), metavar="P", help="of the box, 1 to 1024 (default: the plan's)")
-    parser.add_argument("--channels", type=_to(256), metavar="C", help="of the box, 1 to 256 (default: the plan's)")
+    parser.add_argument(
+        "--pixels", type=_to(1024), metavar="P", help="pixels of the box, 1 to 1024 (default: the plan's)"
+    )
+    parser.add_argument(
+        "--channels", type=_to(256), metavar="C", help="channels of the box, 1 to 256 (default: the plan's)"
+    )
     parser.add_argument(
         "--html", type=file, metavar="FILE",
-        help="write all of it, with pictures, an emulated timeline and the source, as one page that needs no network",
+        help="write one page with all of this, pictures, an emulated timeline and the source; it needs no network",
     )  # fmt: skip
-    parser.add_argument("--svg", type=file, metavar="FILE", help="also draw the load")
+    parser.add_argument("--svg", type=file, metavar="FILE", help="also draw the load, to this file")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,12 +1,12 @@
-"""Format specs in place: one layout for all, in which the words and their comments are the same as before.
+"""Format specs in place: every spec gets the same layout, and words and comments stay the same.
 `-` reads standard input and writes to standard output.
 
-The exit code is 0, also where files were rewritten; with --check it is 1 if any would be.
+The exit code is 0, even if files were rewritten; with --check, it is 1 if any file would be rewritten.
 
 examples:
   convgen fmt layer.conv
   convgen fmt specs
-  convgen fmt layer.conv --check   say which are not formatted, and write nothing
+  convgen fmt layer.conv --check   list the files that are not formatted, and write nothing
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from convgen.spec import UsageError
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("specs", nargs="+", metavar="SPEC", help=SPECS)
-    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--check", action="store_true", help="list the files that are not formatted, and write nothing")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,13 +1,13 @@
-"""Print the gradients of a spec's forward convolutions as a spec: for each NAME a NAME_dgrad and a NAME_wgrad, the
-gradient of biases among the latter's results.  In them, the output's name stands for the gradient of NAME's sums.
+"""Print the gradients of a spec's forward convolutions as a spec: for each NAME, a NAME_dgrad and a NAME_wgrad.  The
+gradients of biases are results of NAME_wgrad.  In both, the output's name stands for the gradient of NAME's sums.
 
-With --after, the convolution's input is another's result: dgrad goes back through that one's epilogue, too, by what its
-forward kernel keeps.  docs/gradients.md has the definitions.
+With --after CONV, the convolution's input is CONV's result: dgrad also goes back through CONV's epilogue, with the
+values that CONV's forward kernel keeps.  docs/gradients.md has the definitions.
 
 examples:
   convgen gradient layer.conv
   convgen gradient block.conv --only conv2 --after conv1
-  convgen gradient block.conv --only conv1 --branch   dgrad adds the gradient of another use of its input
+  convgen gradient block.conv --only conv1 --branch   dgrad also adds the gradient of another use of the input
 """
 
 from __future__ import annotations

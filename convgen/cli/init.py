@@ -1,6 +1,6 @@
-"""Write a spec of one convolution.  What no option says is asked on a terminal; elsewhere it takes its default,
-and --size, -c and -k, which have none, must be given.  The file must not exist yet.  `-` writes to standard
-output.  It asks again where an answer does not fit the ones before it.
+"""Write a spec of one convolution.  On a terminal, the command asks for everything that no option sets, and asks
+again if an answer does not fit the earlier ones.  Elsewhere, the rest takes its defaults; --size, -c and -k have
+none and must be given.  The file must not exist yet.  `-` writes to standard output.
 
 examples:
   convgen init layer.conv                                        asks for everything
@@ -110,11 +110,11 @@ QUESTIONS: tuple[Question, ...] = (
     Question(("--size",), "extents of the input, such as 56x56", None, _positive, "HxW"),
     Question(("-c", "--channels"), "channels of the input", None, _whole, "C"),
     Question(("-k", "--filters"), "channels of the output", None, _whole, "K"),
-    Question(("-n", "--batch"), "images of a batch", "8", _whole, "N"),
+    Question(("-n", "--batch"), "images per batch", "8", _whole, "N"),
     Question(("--window",), "extents of the filter", "3", _positive, "RxS"),
     Question(("--stride",), "stride", "1", _positive, "S"),
     Question(("--dilation",), "dilation", "1", _positive, "D"),
-    Question(("--pad",), "padding on either side; `same` keeps the size at stride 1", _SAME, _padding, "P"),
+    Question(("--pad",), "padding on each side; `same` keeps the size at stride 1", _SAME, _padding, "P"),
     Question(("--groups",), "groups of channels", "1", _whole, "G"),
     Question(("--dtype",), "element type", "f16", _among(tuple(ACCUMULATOR_OF), habits.TYPES | {"s32": "s8"}), "TYPE"),
     Question(("--layout",), "memory layout, channels_last or channels_first", _LAYOUTS[0],
@@ -123,7 +123,7 @@ QUESTIONS: tuple[Question, ...] = (
              _among(("none", *ACTIVATIONS), habits.ACTIVATIONS), "ACTIVATION"),
     Question(("--op",), "what to compute: fprop (y), dgrad (x) or wgrad (w)", "fprop",
              _operator, "OP"),
-    Question(("--bias",), "add one value for each output channel, for dgrad each channel of x", "no", _whether, ""),
+    Question(("--bias",), "add one value per output channel (for dgrad, per channel of x)", "no", _whether, ""),
     Question(("--residual",), "add a tensor of the result's shape", "no", _whether, ""),
 )  # fmt: skip
 

@@ -1,11 +1,11 @@
-"""Show what there is: targets (GPU architectures), strategies, their options, and suites (specs that ship with
-convgen).  Without an argument, everything but the options.
+"""Show targets (GPU architectures), strategies, their options, and suites (specs that ship with
+convgen).  Without an argument, show all but the options.
 
 examples:
   convgen list
   convgen list targets
-  convgen list options              of every strategy
-  convgen list options tma_im2col   what its block in a spec may set
+  convgen list options              the options of every strategy
+  convgen list options tma_im2col   what a block `strategy tma_im2col` may set
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN = 6
 def configure(parser: argparse.ArgumentParser) -> None:
     help = "default: targets, strategies and suites"
     parser.add_argument("what", nargs="?", type=_what, choices=(*_LISTS, "options"), help=help)
-    parser.add_argument("strategy", nargs="?", metavar="STRATEGY", help="whose options")
+    parser.add_argument("strategy", nargs="?", metavar="STRATEGY", help="the strategy whose options to show")
 
 
 def _what(word: str) -> str:

@@ -1,4 +1,4 @@
-"""Run the language server for editors: diagnostics as you type, meanings, completion, definitions, formatting.
+"""Run the language server for editors: diagnostics as you type, meanings on hover, completion, definitions, formatting.
 It speaks the Language Server Protocol on standard input and output, and needs pip install 'convgen[lsp]'.
 editors/ has an extension for VS Code, and says how to set up others.
 
@@ -16,7 +16,7 @@ from convgen.spec import UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--stdio", action="store_true", help="the default, which some editors ask for")
+    parser.add_argument("--stdio", action="store_true", help="the default; some editors ask for it")
 
 
 def run(arguments: argparse.Namespace) -> int:

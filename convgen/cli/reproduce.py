@@ -1,4 +1,4 @@
-"""Repeat an experiment of the documents that convgen implements: our figures beside theirs, and why they differ.
+"""Repeat an experiment from the documents that convgen implements: our figures next to theirs, and why they differ.
 docs/reproduction.md lists every claim, with its command.
 
 examples:
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="results",
         type=file,
         metavar="FILE",
-        help="results of a benchmark, for an experiment that weighs them",
+        help="results of a benchmark, for an experiment that evaluates them",
     )
     parser.add_argument("--out", type=file, metavar="FILE", help="write the figures as JSON")
     parser.add_argument("--plot", type=file, metavar="FILE", help="draw a plot, .png or .svg (needs matplotlib)")

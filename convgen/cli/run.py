@@ -3,17 +3,17 @@ Runs on the GPU if there is one that the kernel was compiled for; otherwise the 
 emulator, which is slow.
 
 The configuration is the one that `convgen compile` takes with the same arguments.  The emulator runs as many
-images as it can in about ten seconds; if that configuration is not possible for so few, the command says so.
+images as it can in about ten seconds; if so few images cannot have that configuration, the command says so.
 
-With --images, each of a kernel's plans is run, or with --batch the one that so many images take.
+With --images, the command runs each of a kernel's plans; with --batch N, too, only the plan that N images take.
 
 The exit code is 0 if every result is right, and 1 if one is wrong.
 
 examples:
   convgen run layer.conv
-  convgen run layer.conv --device emulate --batch 2   two of the images
+  convgen run layer.conv --device emulate --batch 2   only two images
   convgen run layer.conv --seed 7                     the same data again
-  convgen run layer.conv --trace trace.json           who waits for whom, for ui.perfetto.dev; .svg is a picture
+  convgen run layer.conv --trace trace.json           a timeline for ui.perfetto.dev; .svg makes a picture
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Estimate how long a weight-stationary systolic array, such as a TPU's, takes for the convolutions of a spec, by
-channel-first implicit im2col.  No kernel of convgen runs there: it is a model, which docs/reproduction.md holds against
-the document that describes it.  Needs no GPU.
+channel-first implicit im2col.  This is a model, not a target for convgen's kernels; docs/reproduction.md compares it
+with the document that describes it.  Needs no GPU.
 
-A pass merges as many taps as --tiles says; auto takes what fills the rows, and at most a filter's row.
+A pass merges as many taps as --tiles says; auto merges as many as the array's rows hold, at most one filter row.
 
 examples:
   convgen simulate specs/vgg16.conv
@@ -30,9 +30,11 @@ _HEADERS = ("conv", "tiles", "cycles", "time", "TFLOPS", "utilization", "workspa
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
     array, word = partial(_number, LEAST_ARRAY), partial(_number, 1)
-    parser.add_argument("--array", type=array, default=128, metavar="N", help="rows and columns (default: 128)")
     parser.add_argument(
-        "--word", type=word, default=8, metavar="N", help="elements of a vector memory's word (default: 8)"
+        "--array", type=array, default=128, metavar="N", help="the array's rows and columns (default: 128)"
+    )
+    parser.add_argument(
+        "--word", type=word, default=8, metavar="N", help="elements in a word of the vector memories (default: 8)"
     )
     parser.add_argument(
         "--tiles", type=_tiles, default=None, metavar="N", help="taps that a pass merges, or auto (the default)"

@@ -31,8 +31,8 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--op", type=one_of(*_OPS), default=(), metavar="OPS",
-        help=f"of each convolution these, of {', '.join(_OPS)}, separated by commas; forward convolutions of f16, "
-        "bf16, f32 and f64 have both gradients, by auto unless --strategy names another (default: what the spec says)",
+        help=f"operators of each convolution, any of {', '.join(_OPS)}, separated by commas; forward convolutions of "
+        "f16, bf16, f32 and f64 have both gradients, by auto unless --strategy names another (default: the spec's)",
     )  # fmt: skip
 
 

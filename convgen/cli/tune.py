@@ -10,9 +10,9 @@ examples:
   convgen tune --suite resnet50,vgg16 -D n=64 --budget 600
   convgen tune layer.conv --strategies tma_im2col,tma_halo --again
   convgen tune --suite resnet50 --op fprop,dgrad,wgrad   for training
-  convgen tune layer.conv --images 1-64   for `dynamic n`: up to twelve batches, among which plans are chosen
+  convgen tune layer.conv --images 1-64   for `dynamic n`: up to twelve batch sizes, from which plans are chosen
   convgen tune --suite resnet50 --ray     on every GPU of the Ray cluster that this machine belongs to
-  convgen tune --export tuning.sqlite   the best of each convolution, as one small file
+  convgen tune --export tuning.sqlite   write the best of each convolution to one small file
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--strategies", type=one_of(*strategies.NAMES), metavar="NAMES",
         help="try only these, separated by commas (default: the spec's, or all if it says auto)",
     )  # fmt: skip
-    parser.add_argument("--again", action="store_true", help="also measure again what was measured before")
-    parser.add_argument("--retry", action="store_true", help="also try again what failed or was wrong before")
+    parser.add_argument("--again", action="store_true", help="repeat measurements that were made before, too")
+    parser.add_argument("--retry", action="store_true", help="retry candidates that failed or were wrong before, too")
     parser.add_argument(
         "--db", type=file, metavar="FILE",
         help="the database (default: CONVGEN_TUNING_DB, else one in the user's data folder)",
     )  # fmt: skip
     parser.add_argument(
-        "--export", type=file, metavar="FILE", help="add the verified best of the database to FILE; needs no GPU"
+        "--export", type=file, metavar="FILE", help="add the database's verified best to FILE; needs no GPU"
     )
     parser.add_argument(
         "--ray", nargs="?", const="auto", type=_address, metavar="ADDRESS",
@@ -71,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "that this machine belongs to)",
     )  # fmt: skip
     parser.add_argument(
-        "--jobs", type=jobs, metavar="N", help="compiling processes (default: cores minus two; all of a cluster's)"
+        "--jobs", type=jobs, metavar="N", help="compiling processes (default: cores minus two; on a cluster, all cores)"
     )
 
 

@@ -144,8 +144,8 @@ def test_init_asks_again_until_it_understands(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", Terminal("\n".join(answers) + "\n"))
     assert main(["init", "layer.conv"]) == 0
     out, err = capsys.readouterr()
-    assert "images of a batch [8]: " in out and "'sixteen' is not a whole number" in err
-    assert "add one value for each output channel, for dgrad each channel of x [no]: " in out
+    assert "images per batch [8]: " in out and "'sixteen' is not a whole number" in err
+    assert "add one value per output channel (for dgrad, per channel of x) [no]: " in out
     assert "unknown 'maybe'" in err
     asked = Path("layer.conv").read_text()
     assert main(["init", "-", *REQUIRED, "--bias"]) == 0
