@@ -44,20 +44,22 @@ class KernelRow:
 KERNELS: tuple[KernelRow, ...] = (
     KernelRow("tma_im2col", "tma_im2col", "TMA im2col loads and wgmma"),
     KernelRow("tma_wgrad", "tma_im2col", "the gradient of the filter, summed over pixels"),
-    KernelRow("tma_plain", "tma_im2col", "TMA im2col loads and wgmma from top to bottom, for reading", by_name=True),
+    KernelRow(
+        "tma_plain", "tma_im2col", "TMA im2col loads and wgmma, in source that reads from top to bottom", by_name=True
+    ),
     KernelRow("tma_halo", "tma_halo", "the input tile with its halo serves every tap"),
-    KernelRow("depthwise_stream", "depthwise", "rows of x pass through shared memory, by TMA"),
-    KernelRow("depthwise_direct", "depthwise", "from global memory, for any layout and target"),
+    KernelRow("depthwise_stream", "depthwise", "TMA streams rows of x through shared memory"),
+    KernelRow("depthwise_direct", "depthwise", "reads global memory directly, for any layout and target"),
     KernelRow("depthwise_wgrad", "depthwise", "the gradient of the filter, in one pass over x and y"),
-    KernelRow("mma_gemm", "implicit_gemm", "operands gathered from computed addresses, for any problem"),
+    KernelRow("mma_gemm", "implicit_gemm", "gathers operands from computed addresses, for any problem"),
     KernelRow("mma_wgrad", "implicit_gemm", "the gradient of the filter, summed over pixels"),
     KernelRow("stem_wgmma", "implicit_gemm", "first layers with few channels, by wgmma"),
     KernelRow("stem_mma", "implicit_gemm", "first layers with few channels, by mma.sync"),
     KernelRow("stem_wgrad", "implicit_gemm", "the gradient of a first layer's filter, by wgmma"),
     KernelRow("small_groups", "implicit_gemm", "groups with few channels"),
     KernelRow("im2col", "im2col", "im2col or col2im, and a GEMM by cuBLAS"),
-    KernelRow("winograd", "winograd", "transforms of tiles and filters around products of another kernel"),
-    KernelRow("winograd_fused", "winograd", "F(2, 3) along rows of a halo tile, by wgmma: form fused", by_name=True),
+    KernelRow("winograd", "winograd", "transforms tiles and filters, which another kernel multiplies"),
+    KernelRow("winograd_fused", "winograd", "F(2, 3) along rows of a halo tile, by wgmma (form fused)", by_name=True),
     KernelRow("direct", "direct", "one output per thread, or a few along the channels"),
 )
 

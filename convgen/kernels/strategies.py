@@ -216,11 +216,12 @@ _ROWS: tuple[Strategy, ...] = (
         "tma_im2col", "implicit GEMM on TMA im2col loads and wgmma: warp-specialized, persistent, any layout (sm_90a)"
     ),
     Strategy(
-        "tma_halo", "the input tile with its halo stays in shared memory and serves every tap: few channels (sm_90a)"
+        "tma_halo",
+        "the input tile with its halo stays in shared memory and serves every tap; for few channels (sm_90a)",
     ),
     Strategy(
         "depthwise",
-        "one filter per channel (groups = c): any filter size, stride and layout; any multiplier (dgrad: none)",
+        "one filter per channel (groups = c): any filter size, stride and layout; any channel multiplier (dgrad: 1)",
     ),
     Strategy(
         "implicit_gemm",
@@ -228,12 +229,12 @@ _ROWS: tuple[Strategy, ...] = (
     ),
     Strategy(
         "im2col",
-        "im2col or col2im without loops, and a GEMM by cuBLAS, in slices that fit a workspace limit",
+        "im2col or col2im, and a GEMM by cuBLAS, in slices that fit a workspace limit",
         fuses=False,
     ),
     Strategy(
         "winograd",
-        "F(2x2, 3x3), F(4x4, 3x3), F(2, 3): fewer products, rounded differently; only where a spec names it",
+        "F(2x2, 3x3), F(4x4, 3x3), F(2, 3): fewer products, different rounding; only if a spec names it",
         by_name=True,
     ),
     Strategy("direct", "one output per thread, or a few along the channels: every operator, layout and type"),

@@ -253,7 +253,7 @@ def test_auto_does_not_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_explain_shows_its_estimate_and_workspace() -> None:
     text = str(explain(LAYER, strategies={"winograd": STRATEGY}))
     (row,) = (line for line in text.splitlines() if line.startswith("winograd"))
-    assert "yes" in row and "MB" in row and "only where a spec names it" in row
+    assert "yes" in row and "MB" in row and "only if a spec names it" in row
 
 
 def test_targets_without_tma_multiply_by_mma_sync() -> None:

@@ -18,5 +18,5 @@ class Config(config.Config):
     tile_p: Annotated[int, Field("output rows per thread", low=1, high=64)]
     tile_q: Annotated[int, Field("output columns per thread", low=1, high=64)]
     vector: VECTOR
-    threads: Annotated[int, Field("most threads per block", low=32, high=MAX_THREADS)]
+    threads: Annotated[int, Field("maximum threads per block", low=32, high=MAX_THREADS)]
     blocks: Annotated[int, Field("blocks per SM", low=1, high=16)]

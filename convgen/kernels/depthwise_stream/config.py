@@ -29,5 +29,5 @@ class Config(config.Config):
     strip: Annotated[int, Field("output columns per block", low=1, high=256)]
     band: Annotated[int, Field("output rows that a block computes at once", low=1, high=256)]
     stages: Annotated[int, Field("slabs of rows in shared memory", low=1, high=64)]
-    threads: Annotated[int, Field("threads per block, without the producer", low=32, high=MAX_THREADS)]
+    threads: Annotated[int, Field("threads per block, not counting the producer", low=32, high=MAX_THREADS)]
     blocks: Annotated[int, Field("blocks per SM", low=1, high=16)]

@@ -25,9 +25,9 @@ class Config(Sliced):
     tile_q: Annotated[int, Field("output columns per thread", low=1, high=64)]
     band: Annotated[int, Field("output rows that a thread walks down", low=1, high=1 << 30)]
     stages: Annotated[
-        int, Field("output rows in shared memory, on their way or in use; 1: own loads, to registers", high=16)
+        int, Field("output rows in shared memory, in flight or in use; 1: loads to registers instead", high=16)
     ]
-    threads: Annotated[int, Field("most threads per block", low=32, high=MAX_THREADS)]
+    threads: Annotated[int, Field("maximum threads per block", low=32, high=MAX_THREADS)]
     blocks: Annotated[int, Field("blocks per SM", low=1, high=MOST_BLOCKS)]
     split_k: Annotated[
         int,
@@ -37,6 +37,6 @@ class Config(Sliced):
     loads: Annotated[
         str,
         Field(
-            "own: each thread copies the rows that it needs; shared: TMA brings a block's rows, once", ("own", "shared")
+            "own: each thread copies the rows that it needs; shared: TMA loads a block's rows once", ("own", "shared")
         ),
     ] = "own"

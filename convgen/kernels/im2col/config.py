@@ -28,8 +28,8 @@ class Config(config.Config):
     form: Annotated[
         str,
         Field(
-            "what a thread of im2col copies: loop_free one element (Zhang, 2017), channels up to 16 bytes "
-            "of neighboring channels, taps a window of a channel (Caffe), pixel one of all channels (netcl)",
+            "what an im2col thread copies; loop_free: one element (Zhang, 2017); channels: up to 16 bytes of "
+            "neighboring channels; taps: a window of one channel (Caffe); pixel: a window of all channels (netcl)",
             ("loop_free", "channels", "taps", "pixel"),
         ),
     ] = "loop_free"

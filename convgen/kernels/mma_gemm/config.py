@@ -24,7 +24,7 @@ class Config(config.Config):
         "channel_first"
     )
     math: Annotated[str, Field("how f32 is multiplied", ("tf32x3", "tf32"))] = ""
-    relayout: Annotated[int, Field("1: x and w are first laid out with channels innermost: for planes", (0, 1))] = 0
+    relayout: Annotated[int, Field("1: x and w are first copied with channels innermost; for planes", (0, 1))] = 0
     blocks: Annotated[int, Field("blocks per SM", low=1, high=8)] = 1
 
     @property

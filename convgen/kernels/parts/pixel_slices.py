@@ -17,8 +17,8 @@ ORDERED, ATOMIC = "ordered", "atomic"
 SUMS = Annotated[
     str,
     Field(
-        "how slices are added: ordered by a second kernel, the same in every run; atomic by the blocks as they end, so "
-        "that last bits vary from run to run, and only where it is asked for",
+        "how slices are added; ordered: by a second kernel, with the same bits in every run; atomic: by the blocks as "
+        "they end, so that the last bits vary from run to run (only if a spec asks for it)",
         (ORDERED, ATOMIC),
     ),
 ]

@@ -16,8 +16,8 @@ class Config(Sliced):
 
     tile_m: Annotated[int, Field("output channels per tile", range(64, 257, 64))]
     tile_k: Annotated[int, Field("pixels of an output row per stage", range(16, 257, 16))]
-    stages: Annotated[int, Field("stages of the pipeline of y", low=2, high=32)]
-    depth: Annotated[int, Field("output rows whose rows of x are in use or on their way", low=2, high=8)]
+    stages: Annotated[int, Field("pipeline stages of y", low=2, high=32)]
+    depth: Annotated[int, Field("output rows whose rows of x are in flight or in use", low=2, high=8)]
     warps_m: Annotated[int, Field("warps along m", (4, 8, 12))]
     warps_n: Annotated[int, Field("groups of warps along n", low=1, high=3)] = 1
     slices: SLICES = 1

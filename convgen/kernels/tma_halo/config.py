@@ -49,13 +49,15 @@ class Config(RingConfig):
     tile_k: Annotated[int, Field("input channels per halo tile", (16, 32, 64))]
     stages: Annotated[int, Field("halo tiles in flight per ring", low=1, high=8)]
     weight_stages: Annotated[
-        int, Field("taps of filters in flight per ring; 0: all filters stay in shared memory", low=0, high=16)
+        int, Field("filter taps in flight per ring; 0: all filters stay in shared memory", low=0, high=16)
     ]
     consumers: Annotated[int, Field("consumer warpgroups", low=1, high=3)]
     schedule: Annotated[str, Field("how consumers share the work", ("pingpong", "cooperative"))]
     swap_ab: Annotated[int, Field("1: wgmma's m runs over output channels, its n over pixels", (0, 1))]
     group_pack: GROUP_PACK = 1
-    fold: Annotated[int, Field("output rows, or phases, that share a tile's channels", (1, 2, 4, 8))] = 1
+    fold: Annotated[
+        int, Field("output rows, or phases, that a tile computes side by side, as more channels", (1, 2, 4, 8))
+    ] = 1
 
     @property
     def own_channels(self) -> int:

@@ -27,12 +27,14 @@ class Config(config.Config):
     tile_m: Annotated[int, Field("output pixels per tile", range(16, 257, 16))]
     tile_n: Annotated[int, Field("output channels per tile", range(8, 257, 8))]
     tile_k: Annotated[int, Field("channels per k block: the swizzle span (16, 32, 64 for 2-byte types)", (16, 32, 64))]
-    stages: Annotated[int, Field("stages of the pipeline", low=2, high=32)]
+    stages: Annotated[int, Field("pipeline stages", low=2, high=32)]
     consumers: Annotated[int, Field("consumer warpgroups", low=1, high=3)]
     schedule: Annotated[str, Field("how consumers share the work", ("cooperative", "pingpong"))]
-    order: Annotated[str, Field("the inner loop of the k loop", ("channels_inner", "taps_inner"))] = "channels_inner"
+    order: Annotated[str, Field("what the inner loop of the k loop runs over", ("channels_inner", "taps_inner"))] = (
+        "channels_inner"
+    )
     blocks: Annotated[int, Field("blocks per SM", low=1, high=4)] = 1
-    k_blocks: Annotated[int, Field("k blocks per stage: more than one for few channels", low=1, high=64)] = 1
+    k_blocks: Annotated[int, Field("k blocks per stage; more than one is for few channels", low=1, high=64)] = 1
     split_k: SPLIT_K = 1
     swap_ab: Annotated[int, Field("1: wgmma's m runs over output channels, its n over pixels", (0, 1))] = 0
     cluster: WIDE_CLUSTER = 1
@@ -40,7 +42,7 @@ class Config(config.Config):
     raster: Annotated[
         int,
         Field(
-            "rasterization: pixel tiles per band; a band is finished for all output channels before the next",
+            "rasterization: pixel tiles per band; a band is finished for all output channels before the next begins",
             low=1,
             high=64,
         ),
@@ -49,7 +51,7 @@ class Config(config.Config):
         int, Field("1: blocks share the k blocks of all tiles evenly; a second kernel finishes shared tiles", (0, 1))
     ] = 0
     group_pack: GROUP_PACK = 1
-    resident: Annotated[int, Field("1: a block loads B once, for tiles of the same output channels", (0, 1))] = 0
+    resident: Annotated[int, Field("1: a block loads B once; all its tiles have the same output channels", (0, 1))] = 0
 
     @property
     def shared(self) -> str:

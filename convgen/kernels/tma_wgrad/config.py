@@ -31,15 +31,15 @@ class Config(Sliced):
     tile_n: Annotated[int, Field("filter elements (taps by input channels) per tile", low=16, high=MOST_TILE_COLUMNS)]
     tile_k: Annotated[int, Field("pixels per k block", (16, 32, 64, 128))]
     span: Annotated[int, Field("input channels per box of x: the swizzle span", (16, 32, 64))]
-    stages: Annotated[int, Field("stages of the pipeline", low=2, high=32)]
+    stages: Annotated[int, Field("pipeline stages", low=2, high=32)]
     warps_m: Annotated[int, Field("warps along m", (4, 8, 12))]
     warps_n: Annotated[int, Field("groups of warps along n", low=1, high=3)] = 1
-    row_taps: Annotated[int, Field("1: a box of x serves all taps of a filter row, which are shifts of it", (0, 1))] = 0
+    row_taps: Annotated[int, Field("1: one box of x, shifted, serves all taps of a filter row", (0, 1))] = 0
     halo: Annotated[
-        int, Field("1: x comes with its halo: a box, or one for each phase of the stride, serves all taps", (0, 1))
+        int, Field("1: x is loaded with its halo; one box, or one per phase of the stride, serves all taps", (0, 1))
     ] = 0
     lower_rows: Annotated[
-        int, Field("1: x is first laid out with the taps of a filter row as channels: for few channels", (0, 1))
+        int, Field("1: x is first copied with the taps of a filter row as channels; for few channels", (0, 1))
     ] = 0
     split_k: SPLIT_K = 1
     slices: SLICES = 1

@@ -26,7 +26,7 @@ class Config(RingConfig):
     ones split a tile's outputs and share a ring, and the filters that stream.  The blocks of a `cluster` take
     neighboring tiles of the same output channels, and each loads a slice of a filter row for all of them."""
 
-    form: Annotated[str, Field("fused: F(2, 3) along rows, in one kernel beside the filter's transform", ("fused",))]
+    form: Annotated[str, Field("fused: F(2, 3) along rows, in one kernel after the filters' transform", ("fused",))]
     strip: Annotated[int, Field("output columns per strip", range(QUAD, LONGEST_STRIP + 1, QUAD))]
     tile_n: Annotated[int, Field("output channels per tile", (32, 64))]
     tile_k: Annotated[int, Field("input channels per halo tile", (16, 32, 64))]
