@@ -44,7 +44,7 @@ def compile(
 
     `defines` override the spec's `let`s; `target` (such as "sm_90a") and `strategy` override the spec's.
     `tune="quick"` measures the best few candidates on this machine's GPU, for at most a second, unless that was done
-    before, and takes the fastest; without a GPU a warning says that nothing is measured (docs/tuning.md).
+    before, and takes the fastest; without a GPU, a warning says that nothing is measured (docs/tuning.md).
 
     `images`, for a spec with `dynamic n`, are the numbers of images that calls will have, such as range(1, 65): the
     kernel then has up to four plans, each with its code, and a call runs the fastest of them (docs/calling.md).
@@ -88,11 +88,11 @@ def gradient(
     branch: bool = False,
     defines: Mapping[str, int] | None = None,
 ) -> str:
-    """The gradients of a spec's layers as a spec: for each convolution `NAME` a `NAME_dgrad` and a `NAME_wgrad`.
+    """Return the gradients of a spec's layers as a spec: for each convolution `NAME`, `NAME_dgrad` and `NAME_wgrad`.
 
-    `only` names one convolution.  `after` names the one whose result is its input: dgrad then goes back through that
-    one's epilogue.  With `branch`, dgrad adds an operand `branch`, the gradient of another use of the input.  Raises a
-    ConvgenError where a gradient cannot be derived.  docs/gradients.md has the definitions.
+    `only` names one convolution.  `after` names the convolution whose result is its input: dgrad then also goes back
+    through the epilogue of `after`.  With `branch`, dgrad adds an operand `branch`, the gradient of another use of the
+    input.  Raises a ConvgenError if a gradient cannot be derived.  docs/gradients.md has the definitions.
     """
     from convgen import backward
     from convgen.spec import Spec, read

@@ -3,16 +3,16 @@
     from convgen import functional as F
     y = F.conv2d(x, w, bias, stride=2, padding=1, activation="relu", residual=z)
 
-Arrays of NumPy are computed on the CPU, those of CuPy and torch where they are: on a GPU by a launch on the current
-stream.  Axes are torch's, (n, c, h, w) and (k, c, r, s); the layout in memory is what the strides say: a channels_last
-tensor is NHWC, a contiguous one NCHW, and the result is NHWC where the input or the filter is.  Slices of the channels
-of a channels_last tensor are read, and written with `out=`, as they lie.  Kernels are built on first use, once a set of
-shapes, and kept in memory and on disk.  `kernel(conv2d, x, w, ...)` is the kernel that a call would use.
-`tune="quick"` measures the best few candidates before the first call (docs/tuning.md).
+A call on NumPy arrays runs on the CPU.  A call on CuPy arrays or torch tensors runs where they are: on a GPU, as a
+launch on the current stream.  Axes are torch's, (n, c, h, w) and (k, c, r, s).  Strides give the layout in memory: a
+channels_last tensor is NHWC, a contiguous one is NCHW, and the result is NHWC if the input or the filter is.  A slice
+of the channels of a channels_last tensor is read, or written with `out=`, without a copy.  Kernels are built on first
+use, one for each set of shapes, and kept in memory and on disk.  `kernel(conv2d, x, w, ...)` returns the kernel that a
+call would use.  `tune="quick"` measures the best few candidates before the first call (docs/tuning.md).
 
-Element types are float16, bfloat16, float32, float64, and those 8-bit types whose results are wider: int8 (int32),
-float8_e4m3fn and float8_e5m2 (float32).  Gradients are functions, too (`conv2d_input`, `conv2d_weight`);
-convgen.torch has what autograd records.  Raises subclasses of ConvgenError: WrongShape, WrongType, WrongDevice,
+Element types are float16, bfloat16, float32, float64, and 8-bit types with wider results: int8 (int32), float8_e4m3fn
+and float8_e5m2 (float32).  Gradients are functions, too (`conv2d_input`, `conv2d_weight`); convgen.torch has functions
+that autograd records.  Raises subclasses of ConvgenError: WrongShape, WrongType, WrongDevice,
 WrongArguments, and what `convgen.compile` and a kernel's call raise.
 """
 
@@ -69,10 +69,10 @@ def _conv(
 ) -> Call:
     """activation(convolution of input (n, c, ...) by weight (k, c / groups, ...) + bias (k) + residual).
 
-    `input` may lack the batch.  `padding` is a number, one per axis, (low, high) of each, "same" or "valid";
-    `padding_mode` is "zeros", "reflect", "replicate" or "circular", as of torch.nn.Conv2d.  `activation` is a name such
-    as "relu", or a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result, which is
-    written to `out` if that is given: an array of its shape, packed, or a slice of the channels of a channels_last one.
+    `input` may lack the batch axis.  `padding` is a number, a number per axis, a pair (low, high) per axis, "same" or
+    "valid"; `padding_mode` is "zeros", "reflect", "replicate" or "circular", as in torch.nn.Conv2d.  `activation` is a
+    name such as "relu", or a name with parameters such as ("leaky_relu", 0.2); `residual` broadcasts to the result.
+    `out`, if given, takes the result: an array of its shape, packed, or a slice of the channels of a channels_last one.
     """
     arrays, operands, steps, unbatched = _arguments(rank, input, weight, bias, activation, residual)
     _check_bias(bias, weight.shape[0])
@@ -102,8 +102,8 @@ def _conv_transpose(
 ) -> Call:
     """activation(transposed convolution of input (n, k, ...) by weight (k, c / groups, ...) + bias (c) + residual).
 
-    It is the gradient of a convolution by the same filters, and computed as such.  An `output_padding` of the stride
-    or more (torch allows as much below the dilation) is possible up to the padding.  `out` is as of a convolution.
+    It is the gradient of a convolution by the same filters, and is computed as such.  `output_padding` may be as large
+    as the stride or larger (torch allows that below the dilation), up to the padding.  `out` is as in a convolution.
     """
     arrays, operands, steps, unbatched = _arguments(rank, input, weight, bias, activation, residual)
     groups, strategy, _ = _settings(groups, strategy)
@@ -129,7 +129,7 @@ def _conv_input(
     strategy: str | None = None,
     tune: str | None = None,
 ) -> Call:
-    """The gradient of a convolution for its input of `input_size` (n, c, ...), from that of its output."""
+    """The gradient for a convolution's input, of shape `input_size` (n, c, ...), from the gradient of its output."""
     library = library_of(weight=weight, grad_output=grad_output)
     w, y = given(library, weight=weight, grad_output=grad_output)
     _check_rank(rank, weight=weight, grad_output=grad_output)
@@ -153,7 +153,7 @@ def _conv_weight(
     strategy: str | None = None,
     tune: str | None = None,
 ) -> Call:
-    """The gradient of a convolution for its filters of `weight_size` (k, c / groups, ...), from that of its output."""
+    """The gradient for a convolution's filters, of shape `weight_size` (k, c / groups, ...), from y's gradient."""
     library = library_of(input=input, grad_output=grad_output)
     x, y = given(library, input=input, grad_output=grad_output)
     _check_rank(rank, input=input, grad_output=grad_output)
@@ -176,8 +176,8 @@ def _tma_im2col(
     """Convolution of input (n, h, w, c) by weight (k, r, s, c) to (n, p, q, k), by strategy tma_im2col.
 
     It has the signature of the function of that name in Triton's tutorial "TMA im2col mode and Convolution via Implicit
-    GEMM".  A tile is BLOCK_M pixels by BLOCK_N output channels over BLOCK_K channels of a tap; `num_warps` multiply it,
-    four to a warpgroup.
+    GEMM".  A tile has BLOCK_M pixels by BLOCK_N output channels, and a k block has BLOCK_K channels of a tap;
+    `num_warps` warps multiply them, four per warpgroup.
     """
     library = library_of(input_nhwc=input_nhwc, weight=weight)
     for name, array in (("input_nhwc", input_nhwc), ("weight", weight)):
@@ -210,7 +210,7 @@ def _unfold(
 ) -> Call:
     """Windows of input (n, c, ...) as columns, (n, c * taps, pixels), as torch.nn.functional.unfold makes them.
 
-    For 1 to 3 spatial axes.  `input` may lack the batch where `kernel_size` has a number for each axis.
+    For 1 to 3 spatial axes.  `input` may lack the batch axis if `kernel_size` has a number for each spatial axis.
     """
     library = library_of(input=input)
     numbers = _plain(kernel_size=kernel_size, dilation=dilation, padding=padding, stride=stride)
@@ -231,9 +231,9 @@ def _fold(
     strategy: str | None = None,
     tune: str | None = None,
 ) -> Call:
-    """Columns (n, c * taps, pixels) summed where they came from, (n, c, *output_size), as torch.nn.functional.fold.
+    """Sums (n, c, *output_size) of columns (n, c * taps, pixels), each added where unfold reads it, as in torch's fold.
 
-    An `output_size` of one number is that of two spatial axes.  `input` may lack the batch.
+    An `output_size` of one number is the size along two spatial axes.  `input` may lack the batch axis.
     """
     library = library_of(input=input)
     unbatched = input.ndim == 2
@@ -304,7 +304,7 @@ im2col, col2im = _public("im2col", _unfold), _public("col2im", _fold)
 def kernel(function: Callable[..., Array], *args: Any, **kwargs: Any) -> Kernel:
     """The kernel that `function(*args, **kwargs)` would use: its source, manifest and explanation.
 
-    Needs no GPU: arrays of NumPy give the kernel for the same shapes, layouts and types.
+    Needs no GPU: NumPy arrays lead to the kernel for GPU arrays of the same shapes, layouts and types.
     """
     if not isinstance(function, Hashable) or function not in _CALLS:
         said = getattr(function, "__name__", f"`function`, which is of type {type(function).__name__},")

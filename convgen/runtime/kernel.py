@@ -43,12 +43,13 @@ class Kernel:
 
         y = kernel(x, w, b=bias)                # a new y, of the library that x came from
         kernel(x, w, b=bias, out=y, stream=s)   # no allocation
-        y, t = kernel(x, w, z=y, out=(y, t))    # of several results, of which y adds to what it was
+        y, t = kernel(x, w, z=y, out=(y, t))    # several results; y adds to its old values
 
     Pass tensors in the order of `manifest.arguments`, or by their names in the spec.  They
-    must have the spec's shapes, with dims in the spec's order, packed, and on one GPU: CuPy arrays, torch tensors,
-    or anything with `__cuda_array_interface__` or DLPack.  Channels that the spec calls a slice (`c=64 of 256`) are
-    views, `whole[..., 64:128]`; without `out`, such a result is the first channels of a new whole.  Nothing is copied.
+    must have the spec's shapes, with dims in the spec's order, and be packed and on one GPU: CuPy arrays, torch
+    tensors, or anything with `__cuda_array_interface__` or DLPack.  If the spec calls channels a slice (`c=64 of 256`),
+    pass a view, `whole[..., 64:128]`; without `out`, such a result is a view of the first channels of a new array.
+    Nothing is copied.
     The work is enqueued on `stream`; the default is torch's current stream if a torch tensor was passed, else CuPy's.
 
     Any thread may call a kernel, on any stream of the arguments' GPU; the launches of a call are never interleaved
@@ -115,7 +116,7 @@ class Kernel:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the kernel to a file, for `convgen.load`, which needs neither the spec nor NVRTC.
 
-        Raises ConvgenError where it cannot be written; then nothing is.
+        Raises ConvgenError, and writes nothing, if the file cannot be written.
         """
         from convgen.runtime import saved
 
@@ -123,28 +124,28 @@ class Kernel:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan, made again from the spec and for its sizes; None for a kernel without one (loaded or unpickled)."""
+        """The plan, recomputed from the spec for its sizes; None for a kernel without a spec (loaded or unpickled)."""
         return self._replan() if self._replan else None
 
     def at(self, **sizes: int) -> Kernel:
-        """The kernel of these sizes, where the spec leaves them to calls.  Raises WrongArguments."""
+        """The kernel for these sizes, if the spec leaves them to calls.  Raises WrongArguments."""
         raise WrongArguments(f"{self.name} has fixed sizes\nhint: write `dynamic n` into the conv block")
 
     @property
     def classes(self) -> tuple[Kernel, ...]:
-        """The kernels that calls are handed to: itself alone, unless there are plans for several numbers of images."""
+        """The kernels that run calls: this one alone, unless there are plans for several numbers of images."""
         return (self,)
 
     def class_at(self, **sizes: int) -> Kernel:
-        """The one of `classes` that a call of these sizes runs.  Raises as `at` does."""
+        """The one of `classes` that runs a call of these sizes.  Raises as `at` does."""
         return self.at(**sizes)
 
     @property
     def workspace_bytes(self) -> int:
         """Bytes of scratch memory that a call needs, which is the size of `workspace=`.
 
-        Where calls decide sizes, of a call of those in the spec, or of several `classes`, of those that the first was
-        planned for; `kernel.at(n=...).workspace_bytes` is of a call of other sizes, by the class that it runs."""
+        If calls decide sizes, it is for a call of the spec's sizes or, with several `classes`, of those that the first
+        class was planned for; for other sizes, see `kernel.at(n=...).workspace_bytes`, of the class that runs them."""
         return scratch_bytes(self.manifest)
 
     def explain(self) -> str:
@@ -162,8 +163,8 @@ class Kernel:
     ) -> Array:
         """Compute the result, into `out` if given, and return it; several results are passed and returned as a tuple.
 
-        `workspace` is scratch memory of `workspace_bytes` on the same GPU, which nothing else may use before the
-        call has run; without it the kernel brings its own, one for each stream and each capture.
+        `workspace` is scratch memory of `workspace_bytes` on the same GPU, which nothing else may use until the
+        call has run; without it, the kernel allocates its own, one for each stream and each capture.
         """
         return self._call(arrays, named, out, stream, workspace)
 
@@ -230,8 +231,8 @@ class Kernel:
     ) -> Array:
         """Run the generated source on the CPU, on NumPy arrays of the same shapes and types.
 
-        `seed` decides the order in which the emulated GPU does things, `sms` how many multiprocessors it
-        has.  A result that is not given starts as NaN (-1 for integers) in every element.
+        `seed` decides the order of the emulated GPU's events, `sms` how many multiprocessors it has.
+        Every element of a result that is not given starts as NaN (-1 for integers).
         """
         from convgen import emulator
         from convgen.runtime.arrays import check_numpy
@@ -351,8 +352,8 @@ class Kernel:
         return call is not None
 
     def prepared(self, device: int) -> Mapping[tuple[int, ...], Enqueue]:
-        """What enqueues calls like those that were made on a GPU, by the handle of the stream, the addresses of all
-        arrays, in order, and that of the workspace if there is one."""
+        """Functions that enqueue calls like those already made on a GPU, by the stream's handle, the addresses of all
+        arrays, in order, and the workspace's address if there is one."""
         return self._programs[device].prepared
 
     def _launches(self, library: CupyLibrary | TorchLibrary, device: int, dtypes: tuple[object, ...]) -> _Launches:

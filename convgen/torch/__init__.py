@@ -2,13 +2,13 @@
 
     conv1d, conv2d, conv3d      torch.nn.functional's, with activation= and residual=
     Conv1d, Conv2d, Conv3d      torch.nn's; from_module takes a layer's own parameters
-    optimize(model, example)    a model for inference: everything fused, each layer by what is fastest
+    optimize(model, example)    a model for inference: fused, each layer computed by what is fastest
     torch.compile(model, backend="convgen"), and reports()
-    refresh()                   after changes of weights that torch does not count
-    with enabled():             convolutions of models as they are
+    refresh()                   call it after changes of weights that torch does not count
+    with enabled():             convgen computes the convolutions of unmodified models
 
-Gradients are convgen's, too, where it is faster: gradients() says where.  What convgen does not serve is computed by
-aten: on a CPU, in other types.
+convgen also computes gradients where it is faster; gradients() reports which.  What convgen does not serve, such as
+tensors on a CPU or of other types, is computed by aten.
 """
 
 from __future__ import annotations

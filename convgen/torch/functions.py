@@ -40,12 +40,13 @@ def conv2d(
 ) -> Tensor:  # fmt: skip
     """activation(conv2d(input, weight, bias) + residual), with torch's shapes, layouts, types and defaults.
 
-    On a GPU by convgen's kernel, where it serves, elsewhere by aten; each gradient by the faster one of the two, which
-    the first backward pass of a kind finds out (convgen.torch.gradients()).  `activation` is a name such as "relu", or
-    a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result, which has the input's type;
-    `padding_mode` is as of torch.nn.Conv2d.  Where gradients are recorded, activation and residual are torch's own;
-    under torch.func's transforms, forward-mode gradients and torch.jit.trace, so is the convolution.  `tune="quick"`
-    measures the best few kernels for the result before the first call of a kind (docs/tuning.md).
+    On a GPU, convgen's kernel computes it if it serves the call; otherwise aten does.  The faster of the two computes
+    each gradient: the first backward pass of a kind times both (convgen.torch.gradients() reports them).  `activation`
+    is a name such as "relu", or a name with parameters such as ("leaky_relu", 0.2); `residual` broadcasts to the
+    result, which has the input's type; `padding_mode` is as in torch.nn.Conv2d.  If gradients are recorded, activation
+    and residual are torch's own; under torch.func's transforms, forward-mode gradients and torch.jit.trace, so is the
+    convolution.  `tune="quick"` measures the best few kernels for the result before the first call of a kind
+    (docs/tuning.md).
     Raises WrongArguments, WrongShape, WrongType, UsageError.
     """
     return _conv(2, input, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode, tune)

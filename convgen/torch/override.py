@@ -36,15 +36,15 @@ _open: list[Enabled] = []
 
 @contextmanager
 def enabled(measure: bool = True) -> Iterator[Enabled]:
-    """Every aten::convolution and its gradients, in eager code or compiled, go through convgen where it is faster.
+    """Within it, every aten::convolution and its gradients, eager or compiled, go through convgen where it is faster.
 
         with convgen.torch.enabled() as serving:
             loss(model(x), target).backward()
         print(serving.report)
 
-    A kind of convolution that is new runs on aten while its kernel is built in the background; the call after that
-    times both and takes the faster from then on (without `measure`, convgen's).  The effect is on all threads of the
-    process, autograd's among them; a context within another one is the same one.  Each `with` takes a new one.
+    A new kind of convolution runs on aten while its kernel is built in the background.  The next call after that times
+    both, and takes the faster from then on (without `measure`, convgen's).  The context affects all threads of the
+    process, including autograd's; one that is opened within another is the same.  Call `enabled` for each `with`.
     """
     if not isinstance(measure, bool):
         raise WrongArguments(f"measure is of type {type(measure).__name__}: expected True or False")
@@ -65,7 +65,7 @@ def enabled(measure: bool = True) -> Iterator[Enabled]:
 
 
 class Enabled:
-    """What `enabled` yields: `report` says, of each kind of convolution met so far, what computes it and why."""
+    """What `enabled` yields: `report` says what computes each kind of convolution met so far, and why."""
 
     def __init__(self, measure: bool) -> None:
         self._choices = Choices(measure, ThreadPoolExecutor(2, thread_name_prefix="convgen-build"))
@@ -77,7 +77,7 @@ class Enabled:
         return self._choices.report
 
     def wait(self) -> None:
-        """Until all kernels are built that were asked for."""
+        """Waits until all requested kernels are built."""
         self._choices.wait()
 
     def install(self) -> None:

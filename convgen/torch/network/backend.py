@@ -79,7 +79,7 @@ def _takes_gradients(graph_module: Any) -> bool:
 
 
 def reports() -> list[Report]:
-    """Of the graphs that backend "convgen" prepared last in this process, the latest last."""
+    """Reports of the graphs that backend "convgen" prepared most recently in this process, the latest last."""
     return list(_reports)
 
 

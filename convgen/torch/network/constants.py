@@ -95,9 +95,9 @@ _asked_anew = 0  # how often refresh() was called
 
 
 def refresh() -> None:
-    """Packs the weights of everything that convgen optimized anew, at its next call: of `optimize` and of
-    torch.compile(backend="convgen").  For changes that torch does not count: writes to `weight.data`, to weights that
-    were made in inference mode, and to BatchNorm's statistics by a forward in training mode."""
+    """Makes everything that convgen optimized, by `optimize` or torch.compile(backend="convgen"), pack its weights anew
+    at its next call.  Call it after changes that torch does not count: writes to `weight.data`, to weights that were
+    made in inference mode, and to BatchNorm's statistics by a forward pass in training mode."""
     global _asked_anew
     _asked_anew += 1
 

@@ -63,23 +63,23 @@ def optimize(
     tune: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Optimized:
-    """The model for inference: convolutions by convgen where it is faster, what follows them fused into them.
+    """Prepare a model for inference: convgen computes convolutions where it is faster, fused with what follows them.
 
         fast = convgen.torch.optimize(model, x)     # example: a tensor, or a tuple of the model's arguments;
                                                     # kwargs={"x": x} has those that are passed by name
         y = fast(x)
         print(fast.report)
 
-    BatchNorm is folded; bias, activations, residual sums and products go into epilogues; tensors have channels last;
-    weights are packed once, and again when they change; each convolution is timed beside aten's (cuDNN's) and the
-    faster one taken (`measure`; `tune="quick"` measures the best few kernels of each before: docs/tuning.md); the rest
-    is compiled by Inductor (`inductor`, with `options` of torch._inductor.config).  Inputs of other shapes prepare
-    themselves at their first call.  The model is not changed, and shares its weights with the result.  Where a model
-    cannot be traced, its parts are prepared one by one, and the rest runs as it is; the report says why.
+    BatchNorm is folded; biases, activations, residual sums and products go into epilogues; tensors have channels last;
+    weights are packed once, and again when they change.  With `measure`, each convolution and aten's (cuDNN's) are
+    timed, and the faster one is taken; `tune="quick"` first measures the best few kernels of each (docs/tuning.md).
+    With `inductor`, Inductor compiles the rest, with `options` of torch._inductor.config.  Inputs of other shapes are
+    prepared at their first call.  The model is not changed, and shares its weights with the result.  If a model cannot
+    be traced, its parts are prepared one by one, and the rest runs unchanged; the report says why.
 
     Raises WrongArguments for a model that is not a module, has no weights yet, is in training mode or is sharded by
-    FSDP, for an example without a tensor or that the model does not take, and for an unknown option; UsageError for an
-    unknown `tune`.
+    FSDP, for an example that has no tensor or that the model does not take, and for an unknown option; UsageError for
+    an unknown `tune`.
     """
     if tune is not None:
         known_tuning(tune)
@@ -105,7 +105,7 @@ def optimize(
 
 
 class Optimized(StandIn):
-    """A model made ready for inference.  `report` tells of the inputs that were prepared last."""
+    """A model prepared for inference.  `report` describes what was prepared for the latest inputs."""
 
     options: Options
 
@@ -126,7 +126,7 @@ class Optimized(StandIn):
 
     @property
     def report(self) -> Report:
-        """Of the model, or of its parts."""
+        """The report of the model, or of its parts."""
         made = self._whole_report()
         if made.rows and all(row.why_not.startswith(NOT_ON_GPU) for row in made):
             made.notes.append("aten computes it on the CPU: move the model and its inputs to a GPU")
@@ -174,8 +174,9 @@ class Optimized(StandIn):
                 self._for(Given.of(args, kwargs))
 
     def refresh(self) -> None:
-        """Packs the weights anew at the next call: after writes that torch does not count, such as to `weight.data`.
-        And looks for modules in lists and the like."""
+        """Makes the next call pack the weights anew, and look for modules in lists and the like.
+
+        Call it after writes that torch does not count, such as to `weight.data`."""
         if self._structure:
             self._structure.refresh()
         for ready in list(self._prepared.values()):

@@ -16,8 +16,8 @@ from convgen.hypertext import preformatted, table
 
 @dataclass(frozen=True)
 class Row:
-    """A convolution.  `us` is convgen's time with what it fused, `aten_us` aten's with one pass for that; None where
-    nothing was measured."""
+    """A convolution.  `us` is convgen's time, with what it fused; `aten_us` is aten's time, with one pass for what
+    convgen fused; both are None if nothing was measured."""
 
     layer: str
     kernel: str  # the strategy and its configuration, or aten
@@ -42,7 +42,7 @@ _HEADS = ("layer", "kernel", "us", "aten us", "fused", "why not")
 
 @dataclass
 class Report:
-    """Rows in the order of the network, and what there is to say of the whole."""
+    """Rows in the order of the network, and notes on the whole."""
 
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
