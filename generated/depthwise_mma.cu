@@ -183,7 +183,7 @@ __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 //   y = clamp(acc + b, 0, 6)
 //
 // Rows of x stream through a ring in shared memory.  A block makes band after band of output rows; the next
-// band of an image needs one more slab of input rows.  TMA fills what lies outside x with zero: the padding.
+// band of an image needs one more slab of input rows.  TMA fills pixels outside x with zeros: the padding.
 //
 // Along a row, a channel's convolution is a product with a banded matrix.  A warp's mma has two channels, as a word
 // of x has them: y[d, p, q] = sum over h, w, c of A[d, p, q, h, w, c] x[h, w, c], where A is the filter's element
@@ -293,7 +293,7 @@ void convgen_depthwise_mma(
     st_shared_v4_u32(base + filters_at + i * chunk_bytes, Vec4{0, 0, 0, 0});
   }
   __syncthreads();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -311,7 +311,7 @@ void convgen_depthwise_mma(
         mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, slab_bytes);
         tma_load_tile_4d(base + stage * slab_bytes, &x_map, full, first_k, -1, first_p + i * slab_rows - 1, n);
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -466,7 +466,7 @@ void convgen_depthwise_mma(
     const int done = first_p == (p_bands - 1) * band_rows ? slabs : 1;
     for (int i = 0; i < done; ++i) {
       if (thread % warp_threads == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }

@@ -148,7 +148,7 @@ __device__ __forceinline__ u32 aligned_base(const void* memory) {
 //   y = clamp(acc + b, 0, 6)
 //
 // Rows of x stream through a ring in shared memory.  A block makes band after band of output rows; the next
-// band of an image needs one more slab of input rows.  TMA fills what lies outside x with zero: the padding.
+// band of an image needs one more slab of input rows.  TMA fills pixels outside x with zeros: the padding.
 constexpr int R = 3;
 constexpr int S = 3;
 constexpr int w_stride_k = 9;  // in elements
@@ -215,7 +215,7 @@ void convgen_depthwise_stream(
     fence_mbarrier_init();
   }
   __syncthreads();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -234,7 +234,7 @@ void convgen_depthwise_stream(
         mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
         mbarrier_arrive_expect_tx(full, slab_bytes);
         tma_load_tile_4d(base + stage * slab_bytes, &x_map, full, first_k, strip_q - 1, first_p + i * slab_rows - 1, n);
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -351,7 +351,7 @@ void convgen_depthwise_stream(
     const int done = first_p == (p_bands - 1) * band_rows ? slabs : 1;
     for (int i = 0; i < done; ++i) {
       if (thread % warp_threads == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }

@@ -205,7 +205,7 @@ void convgen_depthwise_wgrad(
   }
   cluster_arrive_relaxed();
   cluster_wait();  // all blocks have started: their shared memory may be written
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 

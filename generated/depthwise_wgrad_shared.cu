@@ -174,11 +174,11 @@ constexpr int threads = walkers * parts * vectors;  // that multiply; a producer
 
 // Shared memory, from a base aligned to 128 bytes: stages, whose place sums take at the end, then barriers.
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr int stages = 4;  // output rows, with the input rows that come with them
 constexpr u32 x_pixel_bytes = 192;
 constexpr u32 y_pixel_bytes = 192;
@@ -223,7 +223,7 @@ void convgen_depthwise_wgrad_shared(
     fence_mbarrier_init();
   }
   __syncthreads();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -249,7 +249,7 @@ void convgen_depthwise_wgrad_shared(
         mbarrier_arrive_expect_tx(full, x_box_bytes + (j < outputs ? y_box_bytes : 0));
         tma_load_tile_4d(stage_x, &x_map, full, first_c, first_w, j - 3, first_n);
         if (j < outputs) tma_load_tile_4d(stage_x + x_stage_bytes, &y_map, full, first_k, first_q, j, first_n);
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -312,7 +312,7 @@ void convgen_depthwise_wgrad_shared(
         // this warp is done with the stage
         __syncwarp();
         if (thread % warp_threads == 0) mbarrier_arrive(shared + empty_barriers + mbarrier_bytes * stage);
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }

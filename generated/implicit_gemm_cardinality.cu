@@ -129,7 +129,7 @@ constexpr int taps = 9;
 constexpr int products = 1;  // of a tap, each over 32 bytes of channels
 constexpr int run = 4;
 
-// The channel in place `at`: dealt out such that a lane's columns of 2 instructions are neighbors.
+// The channel in place `at`: channels are dealt out so that a lane's columns in 2 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 & 3) << 2 | (at >> 3 & 1) << 1 | (at & 1); }
 
 // Starts copying a tile's halo tile.

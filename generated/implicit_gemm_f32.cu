@@ -93,7 +93,7 @@ __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels,
-// gemm_k taps, channels inside, where
+// gemm_k taps (outer) and channels (inner), where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
 constexpr int GEMM_M = 6272;
@@ -121,7 +121,7 @@ __device__ __forceinline__ u32 chunk_place(int row, int chunk) {
   return row * row_bytes + (chunk ^ (row >> 1 & 3)) * chunk_bytes;
 }
 
-// The tile's column in place `at`: dealt out such that a lane's columns of 2 instructions are neighbors.
+// The tile's column in place `at`: columns are dealt out so that a lane's columns in 2 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 & 3) << 2 | (at >> 3 & 1) << 1 | (at & 1); }
 
 // x: 64 pixels by 16 of gemm_k; cp.async of 16 bytes
@@ -217,7 +217,7 @@ struct WReader {
 };
 
 // The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
-// The places are the lane's of the first slice, and this one begins `slice_at` bytes further.
+// The places are the lane's in the first slice; this slice begins `slice_at` bytes further on.
 __device__ __forceinline__ void load_fragments(
     u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_place, u32 column_place, u32 slice_at
 ) {
@@ -322,7 +322,7 @@ void convgen_implicit_gemm_f32(
       for (int i = 0; i < row_mmas; ++i) {
 #pragma unroll
         for (int j = 0; j < column_mmas; ++j) {
-          // a sum of its own: tensor cores cut off what they add up instead of rounding it, and a long gemm_k would show it
+          // a separate sum: tensor cores truncate what they add instead of rounding it, and a long gemm_k would show that
           float sum[4] = {};
           mma_m16n8k8_f32_tf32_tf32(sum, a_rest[i], b[j]);
           mma_m16n8k8_f32_tf32_tf32(sum, a[i], b_rest[j]);
@@ -335,7 +335,7 @@ void convgen_implicit_gemm_f32(
     free_tile = tile;
     tile = next_tile;
   }
-  cp_async_wait_group<0>();  // the zeros of steps that there are not
+  cp_async_wait_group<0>();  // the zeros copied for steps past the last
 
   // a lane holds two rows of each instruction
 #pragma unroll
@@ -406,7 +406,7 @@ void convgen_implicit_gemm_f32_reduce(
 #pragma unroll
     for (int e = 0; e < 4; ++e) sum[e] += partial[part * size + offset + e];
   }
-  // an infinite factor less its rounding is a NaN
+  // an infinite factor minus its rounded value is a NaN
   float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

@@ -138,7 +138,7 @@ __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels.  gemm_k runs over the
-// filter's rows, and in a row over the window's 21 contiguous elements (taps, channels inside),
+// filter's rows, and within a row over the window's 21 contiguous elements (taps, channels inside),
 // counted in 32-bit words, where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p * 2 + r - 3
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q * 2 + s - 3
@@ -176,7 +176,7 @@ constexpr int run = 8;
 
 constexpr int w_stride_k = 147, w_stride_r = 21;  // in elements
 
-// The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
+// The tile's column in place `at`: columns are dealt out so that a lane's columns in 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
 // Elements between a word's start and the window's.

@@ -106,7 +106,7 @@ __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels,
-// gemm_k taps, channels inside, where
+// gemm_k taps (outer) and channels (inner), where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
 // Epilogue:
@@ -136,7 +136,7 @@ __device__ __forceinline__ u32 chunk_place(int row, int chunk) {
   return row * row_bytes + (chunk ^ (row & 7)) * chunk_bytes;
 }
 
-// The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
+// The tile's column in place `at`: columns are dealt out so that a lane's columns in 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
 // x: 64 pixels by 128 of gemm_k; cp.async of 16 bytes
@@ -238,7 +238,7 @@ struct WReader {
 };
 
 // The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
-// The places are the lane's of the first slice, and this one begins `slice_at` bytes further.
+// The places are the lane's in the first slice; this slice begins `slice_at` bytes further on.
 __device__ __forceinline__ void load_fragments(
     u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_place, u32 column_place, u32 slice_at
 ) {
@@ -337,7 +337,7 @@ void convgen_implicit_gemm_s8(
     free_tile = tile;
     tile = next_tile;
   }
-  cp_async_wait_group<0>();  // the zeros of steps that there are not
+  cp_async_wait_group<0>();  // the zeros copied for steps past the last
 
   // a lane holds two rows of each instruction
 #pragma unroll

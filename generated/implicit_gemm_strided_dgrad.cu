@@ -120,7 +120,7 @@ __device__ __forceinline__ u32 upper_of_two(int lane, int apart) { return lane /
 
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are a phase's pixels (n, p, q), gemm_n output channels,
-// gemm_k taps, channels inside, where
+// gemm_k taps (outer) and channels (inner), where
 //   in_h = p + r, under tap last_r - r * 2 of w
 //   in_w = q + s, under tap last_s - s * 2 of w
 // Epilogue:
@@ -159,12 +159,12 @@ __device__ __forceinline__ u32 w_chunk_place(int row, int chunk) {
   return chunk / panel_chunks * panel_bytes + row * panel_row_bytes + (chunk % panel_chunks ^ (row & 7)) * chunk_bytes;
 }
 
-// The same of a chunk that lies `further` chunks behind the first of a warp, which is at `place`.
+// The same for the chunk that is `further` chunks after a warp's first chunk, which is at `place`.
 __device__ __forceinline__ u32 further_chunk(u32 place, int further) {
   return (place ^ further % panel_chunks * chunk_bytes) + further / panel_chunks * panel_bytes;
 }
 
-// Pixels of y that are a stride apart are a phase: the same taps reach them.  The longest come first.
+// Pixels of y that are a stride apart form a phase: the same taps reach them.  The longest phases come first.
 struct Phase {
   int steps;  // of 64 elements of gemm_k
   int first_p, first_q;  // its first pixel of y
@@ -278,7 +278,7 @@ struct WReader : Phase {
 };
 
 // The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it; it transposes w's.
-// The places are the lane's of the first slice, and this one begins `slice_at` bytes further.
+// The places are the lane's in the first slice; this slice begins `slice_at` bytes further on.
 __device__ __forceinline__ void load_fragments(
     u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_place, u32 column_place, u32 slice_at
 ) {
@@ -295,9 +295,10 @@ __device__ __forceinline__ void load_fragments(
   }
 }
 
-// Each of a row's four lanes holds two columns of every instruction.  They exchange them: of four instructions, each lane
-// gets the eight columns of one, which are neighbors in y.  This transposes a matrix of 4 lanes by 4 instructions, a bit of
-// their numbers at a time: two lanes, and two instructions, that are `apart` swap what is off the diagonal.
+// Each of a row's four lanes holds two columns of every instruction.  The lanes exchange columns: of four instructions,
+// each lane gets all eight columns of one, which are neighbors in y.  This transposes a matrix of 4 lanes by 4
+// instructions, one bit of their numbers at a time: pairs of lanes and instructions that are `apart` swap what is off
+// the diagonal.
 __device__ __forceinline__ void exchange(float (&acc)[column_mmas][4], int lane) {
 #pragma unroll
   for (int apart = 1; apart < 4; apart *= 2) {
@@ -400,7 +401,7 @@ void convgen_implicit_gemm_strided_dgrad(
     free_tile = tile;
     tile = next_tile;
   }
-  cp_async_wait_group<0>();  // the zeros of steps that there are not
+  cp_async_wait_group<0>();  // the zeros copied for steps past the last
 
 #pragma unroll
   for (int i = 0; i < row_mmas; ++i) exchange(acc[i], lane);

@@ -219,8 +219,8 @@ constexpr int tile_m = 64;
 constexpr int tile_k = 112;  // pixels of a stage
 constexpr int stages = 4;
 constexpr int depth = 2;  // output rows whose rows of x are in use or on their way
-// warpgroups of 128 threads: 1 along m by 2 along n.  Behind them is one more: its last warp asks for
-// y, and the others, the builders, make vectors of x
+// warpgroups of 128 threads: 1 along m by 2 along n.  After them comes one more: its last warp loads
+// y, and its other warps, the builders, make vectors of x
 constexpr int consumers = 2;
 constexpr int threads = 384;
 constexpr int builders = 96;
@@ -239,14 +239,14 @@ constexpr int thread_vectors = 3;  // vectors that a builder makes in a round
 constexpr int slots = 16;  // rows of x, a ring
 constexpr int copies = 6;  // of the ring's first rows, behind its last: so that any R are neighbors
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle of A looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle of A depends on absolute addresses):
 //   A         4 stages x 1 box x 112 pixels x 128
 //   B         22 rows x 1 line x 115 vectors x 16
 //   barriers  12 x 8
 //
 // Two rings feed the consumers: stages of y, and output rows, for which builders lay out rows of x.  A full barrier
 // says that the bytes of TMA or of the builders are there, an empty one that the consumers are done with them.  Both
-// sides wait for a parity that flips when a ring comes round; on a fresh barrier, a wait for the phase before the first
+// sides wait for a parity that flips when a ring wraps around; on a fresh barrier, a wait for the phase before the first
 // one returns at once.
 constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
 constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
@@ -334,7 +334,7 @@ void convgen_stem_wgrad(
   const int first_k = blockIdx.x * tile_m;
   const int first_row = first_of(blockIdx.y);
   const int end_row = first_of(blockIdx.y + 1);
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -349,7 +349,7 @@ void convgen_stem_wgrad(
       mbarrier_arrive_expect_tx(full, stage_bytes);
       // beyond an output row there are zeros
       tma_load_tile_3d(base + stage * stage_bytes, &a_map, full, first_k, 0, row);
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }
@@ -375,7 +375,7 @@ void convgen_stem_wgrad(
         // the row's vectors are to be seen by wgmma, which reads through the async proxy
         fence_proxy_async_shared();
         mbarrier_arrive(base + b_full + mbarrier_bytes * b_stage);
-        if (++b_stage == depth) {  // the ring comes round
+        if (++b_stage == depth) {  // the ring wraps around
           b_stage = 0;
           parity ^= 1;
         }
@@ -433,12 +433,12 @@ void convgen_stem_wgrad(
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + a_empty + mbarrier_bytes * previous);
       if (previous_b_stage >= 0 && thread == 0) mbarrier_arrive(base + b_empty + mbarrier_bytes * previous_b_stage);
       previous = stage;
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }
       previous_b_stage = b_stage;
-      if (++b_stage == depth) {  // the ring comes round
+      if (++b_stage == depth) {  // the ring wraps around
         b_stage = 0;
         b_parity ^= 1;
       }

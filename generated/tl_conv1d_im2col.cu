@@ -119,7 +119,7 @@ __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, q), gemm_n output channels.  gemm_k runs over the
-// filter's rows, and in a row over the window's 16 contiguous elements (taps, channels inside),
+// filter's rows, and within a row over the window's 16 contiguous elements (taps, channels inside),
 // counted in 32-bit words, where
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s
 constexpr int GEMM_N = 64;
@@ -136,7 +136,7 @@ constexpr int lines = 1;
 constexpr int run_elements = 16;
 constexpr int run_words = 9;
 constexpr int k_steps = 2;  // of 8 words
-// Windows begin anywhere in a word; those of output columns that are `phases` apart begin alike.
+// Windows begin anywhere in a word; those of output columns that are `phases` apart begin at the same place in a word.
 constexpr int phases = 2;
 
 // The halo tile: `halo_rows` input rows, each after a margin of zeros.
@@ -157,7 +157,7 @@ constexpr int run = 8;
 
 constexpr int w_stride_s = 64;  // in elements
 
-// The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
+// The tile's column in place `at`: columns are dealt out so that a lane's columns in 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
 // Elements between a word's start and the window's, for a class of columns.

@@ -194,12 +194,12 @@ __device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return la
 //
 // A is x, B is w, C is y.  wgmma takes B first, so that output channels run along its m.
 //
-// A strip of 14 output columns reads `width` input columns.  Counted along a line of that padded width,
-// output pixel l = p * width + column of the strip needs, for tap (r, s), halo pixel l + shift(r, s): the same
-// shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
-// 14 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
-// padding.
-// A stride splits a halo tile into phases: each holds the pixels of x that are a stride apart, which the same taps read.
+// A strip of 14 output columns reads `width` input columns.  Count the strip's pixels along a line of that
+// padded width: for tap (r, s), output pixel l = p * width + column reads halo pixel l + shift(r, s).  The shift is the
+// same for every pixel of a tile, so each tap is just another start address of A for the tensor cores.  Columns from
+// 14 on fall on the halo: they are computed and dropped.  TMA fills pixels outside x with zeros; that is
+// the padding.
+// A stride splits a halo tile into phases: each phase holds pixels of x a stride apart, which the same taps read.
 
 constexpr int K = 64;
 constexpr int P = 28;
@@ -227,17 +227,17 @@ constexpr int consumer_registers = 232;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
 constexpr int stages = 1;  // halo tiles in flight, a ring
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   halo tiles  2 rings x 1 stage x 53248
 //   filters     9 boxes x 8192
 //   y           2 consumers x 8192
 //   barriers    5 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
 constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
@@ -289,7 +289,7 @@ void convgen_tma_halo_stride(
     fence_mbarrier_init();
   }
   __syncthreads();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 

@@ -239,18 +239,18 @@ __device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return la
 //   y[n, p, q, k] = sum over r, s, c of x[n, (p + 1 - r) / 2, (q + 1 - s) / 2, k / 24 * 24 + c] * w[k / 24 * 24 + c, r, s, k % 24]
 //   over the taps for which these quotients are whole
 //
-// This is a dgrad: x here is y's gradient, and y is x's.
+// This is a dgrad: here, x is the gradient of y, and y is the gradient of x.
 // A is x, B is w, C is y.  wgmma takes B first, so that output channels run along its m.
 //
-// A strip of 28 output columns reads `width` input columns.  Counted along a line of that padded width,
-// output pixel l = p * width + column of the strip needs, for tap (r, s), halo pixel l + shift(r, s): the same
-// shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
-// 28 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
-// padding.
-// A block's output channels are of one group, and its halo tiles hold that group's input channels.
-// Output pixels that are 2 x 2 apart are a phase, with taps of its own.  A tile's channels are those of all
-// 4 phases: l counts a pixel of each as one, and what they read in common is multiplied once for all, by filters
-// with zeros where a phase has no tap.
+// A strip of 28 output columns reads `width` input columns.  Count the strip's pixels along a line of that
+// padded width: for tap (r, s), output pixel l = p * width + column reads halo pixel l + shift(r, s).  The shift is the
+// same for every pixel of a tile, so each tap is just another start address of A for the tensor cores.  Columns from
+// 28 on fall on the halo: they are computed and dropped.  TMA fills pixels outside x with zeros; that is
+// the padding.
+// A block's output channels belong to one group, and its halo tiles hold that group's input channels.
+// Output pixels that are 2 x 2 apart form a phase, with its own taps.  A tile's channels are those of all
+// 4 phases: l counts one pixel of each phase as one, and an input that they share is multiplied once for all of
+// them, by filters with zeros where a phase has no tap.
 //
 // Epilogue: x = select(saved > 0, acc, 0)
 
@@ -284,18 +284,18 @@ constexpr int consumer_registers = 160;
 constexpr int rings = 1;  // of stages: the consumers share each tile
 constexpr int stages = 2;  // halo tiles in flight, a ring
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   halo tiles  1 ring x 2 stages x 22528
 //   filters     4 boxes x 24576
 //   y           3 consumers x 6144
 //   saved       3 consumers x 2 slots x 6144
 //   barriers    5 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
 constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
@@ -395,7 +395,7 @@ void convgen_tma_halo_strided_dgrad(
   zero_shared(base + filter_boxes, base + epi_tiles);
   fence_proxy_async_shared();
   __syncthreads();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 

@@ -209,12 +209,12 @@ __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 1
 //
 // A is x, B is w, C is y.
 //
-// A strip of 64 output columns reads `width` input columns.  Counted along a line of that padded width,
-// output pixel l = p * width + column of the strip needs, for tap (r, s), halo pixel l + shift(r, s): the same
-// shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
-// 64 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
-// padding.
-// A tile is of one output plane. Each tap along the depth has a halo tile of its own, from the plane of x that it reads.
+// A strip of 64 output columns reads `width` input columns.  Count the strip's pixels along a line of that
+// padded width: for tap (r, s), output pixel l = p * width + column reads halo pixel l + shift(r, s).  The shift is the
+// same for every pixel of a tile, so each tap is just another start address of A for the tensor cores.  Columns from
+// 64 on fall on the halo: they are computed and dropped.  TMA fills pixels outside x with zeros; that is
+// the padding.
+// A tile lies in one output plane.  Each tap along the depth has its own halo tile, from the plane of x that it reads.
 //
 // Epilogue: y = leaky_relu(acc + b, 0.01)
 
@@ -248,17 +248,17 @@ constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its
 constexpr int stages = 2;  // halo tiles in flight, a ring
 constexpr int filter_stages = 6;  // taps of filters in flight, a ring: the option weight_stages
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   halo tiles  2 rings x 2 stages x 43008
 //   filters     2 rings x 6 stages x 4096
 //   y           2 consumers x 4096
 //   barriers    32 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
 constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
@@ -317,7 +317,7 @@ void convgen_tma_halo_three_axes(
     fence_mbarrier_init();
   }
   __syncthreads();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 

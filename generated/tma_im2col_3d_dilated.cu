@@ -163,13 +163,13 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
-// TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
+// TMA finds the pixels of a tile by itself: it starts at the window of the tile's first pixel,
 //   n = m0 / (O * P * Q)
 //   in_d = (m0 / (P * Q)) % O - 1
 //   in_h = ((m0 / Q) % P) * 2
 //   in_w = m0 % Q - 2
-// steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
-// What lies outside x arrives as zero; that is the padding.
+// steps by the stride within the box of legal windows, image after image, and adds the tap's offset to every pixel.
+// Pixels outside x arrive as zeros; that is the padding.
 
 constexpr int GEMM_M = 1792;
 constexpr int O = 8;
@@ -195,16 +195,16 @@ constexpr int channel_blocks = 1;
 constexpr int k_blocks = T * R * S * channel_blocks;
 constexpr int own_rows = 64;  // of a tile, for each consumer
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         4 stages x 128 pixels x 128
 //   B         4 stages x 40 channels x 128
 //   barriers  8 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -233,7 +233,7 @@ void convgen_tma_im2col_3d_dilated(
     fence_mbarrier_init();
   }
   __syncthreads();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -272,7 +272,7 @@ void convgen_tma_im2col_3d_dilated(
             }
           }
         }
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -308,7 +308,7 @@ void convgen_tma_im2col_3d_dilated(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }

@@ -221,7 +221,7 @@ __device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return la
 //
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
-// A 1x1 filter of unit stride without padding: x is the matrix [pixels, channels] as it stands.
+// A 1x1 filter with unit stride and no padding: x already is the matrix [pixels, channels].
 //
 // Epilogue: y = relu(acc + b)
 
@@ -243,17 +243,17 @@ constexpr int channel_blocks = 32;
 constexpr int k_blocks = channel_blocks;
 constexpr int own_rows = 64;  // output channels of a tile, for each consumer: wgmma's m
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         7 stages x 96 pixels x 128
 //   B         7 stages x 128 channels x 128
 //   y         2 consumers x 2 epilogue tiles x 6144
 //   barriers  14 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -304,7 +304,7 @@ void convgen_tma_im2col_channels_as_rows(
     fence_mbarrier_init();
   }
   __syncthreads();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -317,7 +317,7 @@ void convgen_tma_im2col_channels_as_rows(
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      // nothing past the last pixel: TMA takes long to make up such rows
+      // no rows past the last pixel: TMA is slow to make up such rows
       const int a_left = GEMM_M - m0;
       const TensorMap* a_box_map = a_left < tile_m ? &a_last_map : &a_map;
       const u32 a_bytes = min(tile_m, a_left) * row_bytes;
@@ -331,7 +331,7 @@ void convgen_tma_im2col_channels_as_rows(
         tma_load_tile_2d(a_tile, a_box_map, full, c, m0);
         tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
         c += tile_k;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -375,7 +375,7 @@ void convgen_tma_im2col_channels_as_rows(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }

@@ -199,12 +199,12 @@ __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 1
 //
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
-// TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
+// TMA finds the pixels of a tile by itself: it starts at the window of the tile's first pixel,
 //   n = m0 / (P * Q)
 //   in_h = (m0 / Q) % P - 12
 //   in_w = m0 % Q - 12
-// steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
-// What lies outside x arrives as zero; that is the padding.
+// steps by the stride within the box of legal windows, image after image, and adds the tap's offset to every pixel.
+// Pixels outside x arrive as zeros; that is the padding.
 
 constexpr int GEMM_M = 578;
 constexpr int P = 17;
@@ -227,17 +227,17 @@ constexpr int channel_blocks = 1;
 constexpr int row_k_blocks = S * channel_blocks;  // of a row of taps
 constexpr int own_rows = 64;  // of a tile, for each consumer
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         4 stages x 64 pixels x 128
 //   B         4 stages x 64 channels x 128
 //   y         2 consumers x 2 epilogue tiles x 8192
 //   barriers  10 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -250,7 +250,7 @@ constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 constexpr u32 turn_barriers = empty_barriers + mbarrier_bytes * stages;
 
-// Rows of taps: under those from first to end, some of a tile's pixels have x; under the others lies padding alone.
+// Rows of taps: under rows `first` to `end`, some of a tile's pixels have x; under the other rows is only padding.
 struct TapRows {
   int first, end;
 };
@@ -272,7 +272,7 @@ __device__ __forceinline__ TapRows tap_rows_of(int tile) {
   return {first, max(end, first + 1)};
 }
 
-// k blocks of a tile, which there need not be.
+// k blocks of a tile, which need not exist.
 __device__ __forceinline__ int k_blocks_of(int tile) {
   const TapRows rows = tap_rows_of(min(tile, m_tiles * n_tiles - 1));
   return (rows.end - rows.first) * row_k_blocks;
@@ -307,7 +307,7 @@ void convgen_tma_im2col_dilated_far(
     mbarrier_arrive(base + turn_barriers);  // consumer 0 begins
   }
   __syncthreads();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -342,7 +342,7 @@ void convgen_tma_im2col_dilated_far(
             ++r;
           }
         }
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -386,7 +386,7 @@ void convgen_tma_im2col_dilated_far(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }

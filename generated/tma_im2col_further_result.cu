@@ -277,7 +277,7 @@ __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 1
 //
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
-// A 1x1 filter of unit stride without padding: x is the matrix [pixels, channels] as it stands.
+// A 1x1 filter with unit stride and no padding: x already is the matrix [pixels, channels].
 //
 // Epilogue: t = acc + b + z; y = relu(t)
 
@@ -302,18 +302,18 @@ constexpr int channel_blocks = 2;
 constexpr int k_blocks = channel_blocks;
 constexpr int own_rows = 128;  // of a tile, for each consumer
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         3 stages x 128 pixels x 128
 //   B         3 stages x 128 channels x 128
 //   y and t   2 consumers x 2 epilogue tiles x 16384
 //   z         2 consumers x 2 slots x 8192
 //   barriers  16 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -389,7 +389,7 @@ void convgen_tma_im2col_further_result(
   cluster_arrive_relaxed();
   cluster_wait();
   const int rank = cluster_ctarank();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -432,7 +432,7 @@ void convgen_tma_im2col_further_result(
         tma_load_tile_2d_multicast(a_tile, &a_map, full, c, first_m, whole_cluster);
         tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
         c += tile_k;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -441,7 +441,7 @@ void convgen_tma_im2col_further_result(
     // a block stays until the others of its cluster have given back its stages for the last time
     for (int i = 0; i < stages; ++i) {
       mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }
@@ -494,7 +494,7 @@ void convgen_tma_im2col_further_result(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + mbarrier_bytes * previous, thread);
         previous = stage;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }

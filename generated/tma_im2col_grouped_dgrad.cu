@@ -247,7 +247,7 @@ void convgen_tma_im2col_grouped_dgrad_prepare(
     const u16* w,
     u16* prepared_w
 ) {
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes, and reads
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes, and reads
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   prepare_w(w, prepared_w, blockIdx.x);
@@ -257,14 +257,14 @@ void convgen_tma_im2col_grouped_dgrad_prepare(
 //
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, gemm_n / group_n * group_channels + c] * w[gemm_n, tap, c]
 //
-// A tile's output channels are of one group, and so are the input channels that go with them.
+// A tile's output channels belong to one group, as do the input channels that they read.
 //
-// TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
+// TMA finds the pixels of a tile by itself: it starts at the window of the tile's first pixel,
 //   n = m0 / (walk_p * walk_q)
 //   in_h = (m0 / walk_q) % walk_p
 //   in_w = m0 % walk_q
-// steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
-// What lies outside x arrives as zero; that is the padding.
+// steps by the stride within the box of legal windows, image after image, and adds the tap's offset to every pixel.
+// Pixels outside x arrive as zeros; that is the padding.
 
 constexpr int GEMM_M = 200704;
 constexpr int phase_m = 50176;  // of a phase
@@ -290,17 +290,17 @@ constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 1;
 constexpr int own_rows = 64;  // output channels of a tile, for each consumer: wgmma's m
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         3 stages x 128 pixels x 128
 //   B         3 stages x 64 channels x 128
 //   y         2 consumers x 2 epilogue tiles x 8192
 //   barriers  8 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -314,7 +314,7 @@ constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 constexpr u32 turn_barriers = empty_barriers + mbarrier_bytes * stages;
 
-// Pixels of y that are a stride apart are a phase: the same taps reach them.  The longest come first.
+// Pixels of y that are a stride apart form a phase: the same taps reach them.  The longest phases come first.
 struct Phase {
   int steps;  // of the k loop
   int p, q;  // the first pixel
@@ -330,7 +330,7 @@ __constant__ Phase phases[phase_count] = {
     {1, 0, 0, 1, 1, 1, 1, 0, 0},
 };
 
-// Where y has pixel m of a phase, among its pixels.
+// The pixel of y, of all its pixels, that is pixel m of a phase.
 __device__ __forceinline__ int pixel_of(int m, const Phase& phase) {
   const int n = m / (walk_p * walk_q);
   const int p = ((m / walk_q) % walk_p) * 2 + phase.p;
@@ -338,7 +338,7 @@ __device__ __forceinline__ int pixel_of(int m, const Phase& phase) {
   return n * P * Q + p * Q + q;
 }
 
-// Of a block's tile; there need not be one.
+// The k steps of a block's tile, which need not exist.
 __device__ __forceinline__ int steps_of(int work) {
   return phases[min(work / (m_tiles * n_tiles), phase_count - 1)].steps;
 }
@@ -409,7 +409,7 @@ void convgen_tma_im2col_grouped_dgrad(
     mbarrier_arrive(base + turn_barriers);  // consumer 0 begins
   }
   __syncthreads();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -447,7 +447,7 @@ void convgen_tma_im2col_grouped_dgrad(
             ++r;
           }
         }
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -493,7 +493,7 @@ void convgen_tma_im2col_grouped_dgrad(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }

@@ -243,7 +243,7 @@ void convgen_tma_im2col_groups_prepare(
     const u16* w,
     u16* prepared_w
 ) {
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes, and reads
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes, and reads
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   prepare_w(w, prepared_w, blockIdx.x);
@@ -253,14 +253,14 @@ void convgen_tma_im2col_groups_prepare(
 //
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, gemm_n / group_n * group_channels + c] * w[gemm_n, tap, c]
 //
-// A tile's output channels are of one group, and so are the input channels that go with them.
+// A tile's output channels belong to one group, as do the input channels that they read.
 //
-// TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
+// TMA finds the pixels of a tile by itself: it starts at the window of the tile's first pixel,
 //   n = m0 / (P * Q)
 //   in_h = ((m0 / Q) % P) * 2 - 1
 //   in_w = (m0 % Q) * 2 - 1
-// steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
-// What lies outside x arrives as zero; that is the padding.
+// steps by the stride within the box of legal windows, image after image, and adds the tap's offset to every pixel.
+// Pixels outside x arrive as zeros; that is the padding.
 
 constexpr int GEMM_M = 1568;
 constexpr int P = 14;
@@ -288,17 +288,17 @@ constexpr int blocks_a_stage = 3;  // k steps that share a stage
 constexpr int k_stages = k_blocks / blocks_a_stage;
 constexpr int own_rows = 64;  // of a tile, for each consumer
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         2 stages x 3 k blocks x 128 pixels x 64
 //   B         2 stages x 3 k blocks x 32 channels x 64
 //   y         2 consumers x 2 epilogue tiles x 4096
 //   barriers  4 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 row_bytes = 64;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 2;  // of 64 bytes, in the code of wgmma's descriptors
 constexpr u32 a_box_bytes = tile_m * row_bytes;
@@ -371,7 +371,7 @@ void convgen_tma_im2col_groups(
     fence_mbarrier_init();
   }
   __syncthreads();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -408,7 +408,7 @@ void convgen_tma_im2col_groups(
             }
           }
         }
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -450,7 +450,7 @@ void convgen_tma_im2col_groups(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }

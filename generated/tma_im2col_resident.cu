@@ -228,7 +228,7 @@ __device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16;
 //
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
-// A 1x1 filter of unit stride without padding: x is the matrix [pixels, channels] as it stands.
+// A 1x1 filter with unit stride and no padding: x already is the matrix [pixels, channels].
 //
 // Epilogue: y = relu(acc + b)
 
@@ -250,17 +250,17 @@ constexpr int channel_blocks = 2;
 constexpr int k_blocks = channel_blocks;
 constexpr int own_rows = 128;  // of a tile, for each consumer
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         4 stages x 256 pixels x 128
 //   B         2 k blocks x 72 channels x 128
 //   y         2 consumers x 2 epilogue tiles x 9216
 //   barriers  9 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -313,7 +313,7 @@ void convgen_tma_im2col_resident(
     fence_mbarrier_init();
   }
   __syncthreads();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -340,7 +340,7 @@ void convgen_tma_im2col_resident(
         mbarrier_arrive_expect_tx(full, a_tile_bytes);
         tma_load_tile_2d(a_tile, &a_map, full, c, m0);
         c += tile_k;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -400,7 +400,7 @@ void convgen_tma_im2col_resident(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }

@@ -227,7 +227,7 @@ __device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16;
 //
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
-// A 1x1 filter of unit stride without padding: x is the matrix [pixels, channels] as it stands.
+// A 1x1 filter with unit stride and no padding: x already is the matrix [pixels, channels].
 
 constexpr int GEMM_M = 215475;
 constexpr int GEMM_N = 440;
@@ -251,17 +251,17 @@ constexpr int last_products = 3;  // of wgmma_k channels each: the last block ha
 constexpr int k_blocks = channel_blocks;
 constexpr int own_rows = 64;  // of a tile, for each consumer
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         4 stages x 64 pixels x 128
 //   B         2 k blocks x 112 channels x 128
 //   y         2 consumers x 2 epilogue tiles x 14336
 //   barriers  11 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -312,7 +312,7 @@ void convgen_tma_im2col_resident_cluster(
   cluster_arrive_relaxed();
   cluster_wait();
   const int rank = cluster_ctarank();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -321,7 +321,7 @@ void convgen_tma_im2col_resident_cluster(
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * warpgroup_threads) return;
     const int n0 = rank * tile_n;  // of all of this block's tiles
-    // nothing past the last output channel: TMA takes long to make up such rows
+    // no rows past the last output channel: TMA is slow to make up such rows
     const int b_left = GEMM_N - n0;
     const TensorMap* b_box_map = b_left < tile_n ? &b_last_map : &b_map;
     const u32 b_bytes = max(0, min(tile_n, b_left)) * row_bytes;
@@ -337,7 +337,7 @@ void convgen_tma_im2col_resident_cluster(
     for (int tile = blockIdx.x / cluster; tile < m_tiles * n_tiles; tile += gridDim.x / cluster) {
       const int m0 = tile / n_tiles * tile_m;
       const int first_m = m0 + rank * a_slice;  // of this block's slice of the pixels
-      // nothing past the last pixel: TMA takes long to make up such rows
+      // no rows past the last pixel: TMA is slow to make up such rows
       const int a_left = GEMM_M - first_m;
       const TensorMap* a_box_map = a_left < a_slice ? &a_last_map : &a_map;
       const u32 a_bytes = min(tile_m, GEMM_M - m0) * row_bytes;
@@ -349,7 +349,7 @@ void convgen_tma_im2col_resident_cluster(
         mbarrier_arrive_expect_tx(full, a_bytes);
         if (a_left > 0) tma_load_tile_2d_multicast(a_tile, a_box_map, full, c, first_m, whole_cluster);
         c += tile_k;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -358,7 +358,7 @@ void convgen_tma_im2col_resident_cluster(
     // a block stays until the others of its cluster have given back its stages for the last time
     for (int i = 0; i < stages; ++i) {
       mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }
@@ -413,7 +413,7 @@ void convgen_tma_im2col_resident_cluster(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + mbarrier_bytes * previous, thread);
         previous = stage;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }

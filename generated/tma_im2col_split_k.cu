@@ -223,12 +223,12 @@ __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 1
 //
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
-// TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
+// TMA finds the pixels of a tile by itself: it starts at the window of the tile's first pixel,
 //   n = m0 / (P * Q)
 //   in_h = (m0 / Q) % P - 1
 //   in_w = m0 % Q - 1
-// steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
-// What lies outside x arrives as zero; that is the padding.
+// steps by the stride within the box of legal windows, image after image, and adds the tap's offset to every pixel.
+// Pixels outside x arrive as zeros; that is the padding.
 
 constexpr int GEMM_M = 392;
 constexpr int P = 7;
@@ -251,18 +251,18 @@ constexpr int split_k = 4;  // blocks of a cluster that share a tile's k steps
 constexpr int store_n = tile_n / split_k;  // channels of a tile that each of them finishes
 constexpr int own_rows = 64;  // of a tile, for each consumer
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         8 stages x 64 pixels x 128
 //   B         8 stages x 64 channels x 128
 //   y         1 consumer x 2 epilogue tiles x 2048
 //   sums      3 other blocks x 4096
 //   barriers  17 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -309,7 +309,7 @@ void convgen_tma_im2col_split_k(
   // this block's share of a tile's steps
   const int first_step = k_rank * k_blocks / split_k;
   const int end_step = (k_rank + 1) * k_blocks / split_k;
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -348,7 +348,7 @@ void convgen_tma_im2col_split_k(
             ++r;
           }
         }
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -388,7 +388,7 @@ void convgen_tma_im2col_split_k(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -397,8 +397,8 @@ void convgen_tma_im2col_split_k(
       if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
 
       if (tile != blockIdx.x / split_k) cluster_wait();  // every block has read the sums of the tile before
-      // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this one
-      // finishes channels [k_rank * store_n, (k_rank + 1) * store_n) of the tile, and gets the other blocks' sums of those.
+      // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this block
+      // finishes channels [k_rank * store_n, (k_rank + 1) * store_n) of the tile, and gets the other blocks' sums of these.
       const u32 sums_barrier = base + sums_barriers + mbarrier_bytes * consumer;
       if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * peer_bytes);
       const u32 mine = base + partial_sums + consumer * ((split_k - 1) * peer_bytes) + thread * chunk_bytes;

@@ -249,12 +249,12 @@ __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 1
 //
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
-// TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
+// TMA finds the pixels of a tile by itself: it starts at the window of the tile's first pixel,
 //   n = m0 / (P * Q)
 //   in_h = (m0 / Q) % P - 1
 //   in_w = m0 % Q - 1
-// steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
-// What lies outside x arrives as zero; that is the padding.
+// steps by the stride within the box of legal windows, image after image, and adds the tap's offset to every pixel.
+// Pixels outside x arrive as zeros; that is the padding.
 
 constexpr int GEMM_M = 676;
 constexpr int P = 13;
@@ -280,18 +280,18 @@ constexpr int split_k = 4;  // blocks of a cluster that share a tile's k steps
 constexpr int store_n = tile_n / split_k;  // channels of a tile that each of them finishes
 constexpr int own_rows = 64;  // of a tile, for each consumer
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         4 stages x 128 pixels x 128
 //   B         4 stages x 256 channels x 128
 //   y         2 consumers x 2 epilogue tiles x 8192
 //   sums      3 other blocks x 32768, in place of stages
 //   barriers  10 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -339,7 +339,7 @@ void convgen_tma_im2col_split_k_in_place(
   // this block's share of a tile's steps
   const int first_step = k_rank * k_blocks / split_k;
   const int end_step = (k_rank + 1) * k_blocks / split_k;
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -381,7 +381,7 @@ void convgen_tma_im2col_split_k_in_place(
             ++r;
           }
         }
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -422,7 +422,7 @@ void convgen_tma_im2col_split_k_in_place(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -434,8 +434,8 @@ void convgen_tma_im2col_split_k_in_place(
       // every block of the cluster is done with its stages: sums take their place
       cluster_arrive_relaxed();
       cluster_wait();
-      // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this one
-      // finishes channels [k_rank * store_n, (k_rank + 1) * store_n) of the tile, and gets the other blocks' sums of those.
+      // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this block
+      // finishes channels [k_rank * store_n, (k_rank + 1) * store_n) of the tile, and gets the other blocks' sums of these.
       const u32 sums_barrier = base + sums_barriers + mbarrier_bytes * consumer;
       if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * peer_bytes);
       const u32 mine = base + partial_sums + consumer * ((split_k - 1) * peer_bytes) + thread * chunk_bytes;

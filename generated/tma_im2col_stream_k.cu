@@ -242,12 +242,12 @@ __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 1
 //
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
-// TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
+// TMA finds the pixels of a tile by itself: it starts at the window of the tile's first pixel,
 //   n = m0 / (P * Q)
 //   in_h = (m0 / Q) % P - 1
 //   in_w = m0 % Q - 1
-// steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
-// What lies outside x arrives as zero; that is the padding.
+// steps by the stride within the box of legal windows, image after image, and adds the tap's offset to every pixel.
+// Pixels outside x arrive as zeros; that is the padding.
 //
 // Epilogue: y = relu(acc + b)
 
@@ -275,17 +275,17 @@ constexpr int blocks = 132;  // that share the k steps of all tiles
 constexpr int all_steps = m_tiles * n_tiles * k_blocks;
 constexpr int own_rows = 64;  // of a tile, for each consumer
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         5 stages x 128 pixels x 128
 //   B         5 stages x 160 channels x 128
 //   y         2 consumers x 2 epilogue tiles x 4096
 //   barriers  10 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -340,7 +340,7 @@ void convgen_tma_im2col_stream_k(
     fence_mbarrier_init();
   }
   __syncthreads();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -385,7 +385,7 @@ void convgen_tma_im2col_stream_k(
             ++r;
           }
         }
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -434,7 +434,7 @@ void convgen_tma_im2col_stream_k(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -443,8 +443,8 @@ void convgen_tma_im2col_stream_k(
       if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
 
       if (end_step - first_step < k_blocks) {
-        // A part of a tile, in the order of fragments: the second kernel adds up the parts.  Each block has room for two,
-        // of the tile that it goes on with and of the one that it begins.
+        // A part of a tile, in the order of fragments: the second kernel adds the parts.  Each block has room for two parts:
+        // one of the tile that it continues, and one of the tile that it begins.
         float* part = partials + (2 * blockIdx.x + (first_step == 0)) * (tile_m * tile_n) + consumer * (own_rows * tile_n) + thread;
 #pragma unroll
         for (int j = 0; j < tile_n / 2; ++j) part[j * warpgroup_threads] = acc[0][j];
@@ -487,7 +487,7 @@ void convgen_tma_im2col_stream_k(
   }
 }
 
-// Finishes the tiles that several blocks have parts of: adds the parts in the order of blocks.
+// Finishes the tiles that several blocks share: adds their parts in the order of the blocks.
 extern "C" __global__ __launch_bounds__(warpgroup_threads, 4)
 void convgen_tma_im2col_stream_k_finish(
     const float* __restrict__ partials,
@@ -496,8 +496,8 @@ void convgen_tma_im2col_stream_k_finish(
 ) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  // Finishes the tile that `block` goes on with, if the block before that one began it.  Else the tile has an earlier
-  // boundary between blocks, where it is finished, or `block` begins with a whole tile.
+  // Finishes the tile that `block` continues, if the previous block began it.  Otherwise, `block` begins with a new tile,
+  // or an earlier block continues this tile, too: then the tile is finished there.
   const int block = blockIdx.x + 1;
   const int tile = first_of(block) / k_blocks;
   if (first_of(block) % k_blocks == 0 || first_of(block - 1) > tile * k_blocks) return;
@@ -507,7 +507,7 @@ void convgen_tma_im2col_stream_k_finish(
   const int m0 = tile / n_tiles * tile_m + blockIdx.y * 64;
   const int n0 = tile % n_tiles * tile_n;
   const float* part = partials + blockIdx.y * (wgmma_m * tile_n) + thread;
-  // from the block before, the part of the tile that it begins; from the others, of the one that they go on with
+  // from the previous block, the part of the tile that it begins; from the others, of the tile that they continue
   float acc[1][tile_n / 2];
 #pragma unroll
   for (int j = 0; j < tile_n / 2; ++j) acc[0][j] = part[(2 * block - 1) * (tile_m * tile_n) + j * warpgroup_threads];

@@ -246,12 +246,12 @@ __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 1
 //
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
-// TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
+// TMA finds the pixels of a tile by itself: it starts at the window of the tile's first pixel,
 //   n = m0 / (walk_p * walk_q)
 //   in_h = (m0 / walk_q) % walk_p
 //   in_w = m0 % walk_q
-// steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
-// What lies outside x arrives as zero; that is the padding.
+// steps by the stride within the box of legal windows, image after image, and adds the tap's offset to every pixel.
+// Pixels outside x arrive as zeros; that is the padding.
 //
 // Epilogue: y = acc + b
 
@@ -279,17 +279,17 @@ constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 4;
 constexpr int own_rows = 128;  // of a tile, for each consumer
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         6 stages x 128 pixels x 128
 //   B         6 stages x 128 channels x 128
 //   y         2 consumers x 2 epilogue tiles x 8192
 //   barriers  14 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 // w's output channels are contiguous: a box has 64 of them in a row of 128 bytes, and tile_k rows.
@@ -308,8 +308,8 @@ constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 constexpr u32 turn_barriers = empty_barriers + mbarrier_bytes * stages;
 
-// Pixels of y that are a stride apart are a phase: the same taps reach them.
-// The phases of a tile follow one another: the first one brings to L2 what all of them read.
+// Pixels of y that are a stride apart form a phase: the same taps reach them.
+// A tile's phases follow one another: the first brings into L2 what all of them read.
 struct Phase {
   int steps;  // of the k loop
   int p, q;  // the first pixel
@@ -325,7 +325,7 @@ __constant__ Phase phases[phase_count] = {
     {4, 1, 1, 1, 1, 1, 1, 0, 0},
 };
 
-// Where y has pixel m of a phase, among its pixels.
+// The pixel of y, of all its pixels, that is pixel m of a phase.
 __device__ __forceinline__ int pixel_of(int m, const Phase& phase) {
   const int n = m / (walk_p * walk_q);
   const int p = ((m / walk_q) % walk_p) * 2 + phase.p;
@@ -333,7 +333,7 @@ __device__ __forceinline__ int pixel_of(int m, const Phase& phase) {
   return n * P * Q + p * Q + q;
 }
 
-// Of a block's tile.
+// The k steps of a block's tile.
 __device__ __forceinline__ int steps_of(int work) {
   return phases[0].steps;
 }
@@ -380,7 +380,7 @@ void convgen_tma_im2col_transposed(
   cluster_arrive_relaxed();
   cluster_wait();
   const int rank = cluster_ctarank();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -417,7 +417,7 @@ void convgen_tma_im2col_transposed(
             ++r;
           }
         }
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }
@@ -426,7 +426,7 @@ void convgen_tma_im2col_transposed(
     // a block stays until the others of its cluster have given back its stages for the last time
     for (int i = 0; i < stages; ++i) {
       mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }
@@ -482,7 +482,7 @@ void convgen_tma_im2col_transposed(
         wgmma_wait_group<1>();
         if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + mbarrier_bytes * previous, thread);
         previous = stage;
-        if (++stage == stages) {  // the ring comes round
+        if (++stage == stages) {  // the ring wraps around
           stage = 0;
           parity ^= 1;
         }

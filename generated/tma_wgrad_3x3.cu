@@ -210,16 +210,16 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 //
 //   w[gemm_m, tap, c] = sum over pixels of y[pixel, gemm_m] * x[pixel under the tap, c]
 //
-// A is y, B is x under the taps, C is w.  A and B have their channels innermost, as wgmma's m and n, so a stage holds rows
-// of pixels of both.
-// TMA walks the pixels of x itself: it starts at the window of a step's first pixel,
+// A is y, B is x under the taps, C is w.  wgmma's m and n run over channels, which are innermost in A and B: a stage
+// holds a row of channels for each pixel of both.
+// TMA finds the pixels of x by itself: it starts at the window of a step's first pixel,
 //   n = pixel / (walk_p * walk_q)
 //   in_h = (pixel / walk_q) % walk_p - 1
 //   in_w = pixel % walk_q - 1
-// steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
-// What lies outside x arrives as zero; that is the padding.
+// steps by the stride within the box of legal windows, image after image, and adds the tap's offset to every pixel.
+// Pixels outside x arrive as zeros; that is the padding.
 //
-// A box of x is 2 pixels longer than the step, and serves all taps of a filter row: they begin 1 pixel of it apart.  So
+// A box of x is 2 pixels longer than the step, and serves all taps of a filter row, which begin 1 pixel apart in it.  So
 // y is walked as if its rows had 15 pixels, not 14; y is zero in between.
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
 
@@ -248,16 +248,16 @@ constexpr int parts = 1;  // of its columns, each by products of its own
 constexpr int part_columns = 192;
 constexpr int store_columns = part_columns;
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         4 stages x 2 boxes x 64 pixels x 128
 //   B         4 stages x 1 box x 9216, 66 pixels each
 //   barriers  8 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
 constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_box_bytes = tile_k * a_row_bytes;
@@ -334,7 +334,7 @@ void convgen_tma_wgrad_3x3(
   const int first_k = tile % m_tiles * tile_m;
   const int first_step = first_of(blockIdx.y);
   const int end_step = first_of(blockIdx.y + 1);
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -364,7 +364,7 @@ void convgen_tma_wgrad_3x3(
       const int filter_row = box / channel_blocks;
       const u16 offset_r = u16(filter_row);
       tma_load_im2col_4d(b_tile, &b_map, full, c, in_w, in_h, n, u16(0), offset_r);
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }
@@ -397,7 +397,7 @@ void convgen_tma_wgrad_3x3(
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }

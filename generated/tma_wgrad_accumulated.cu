@@ -235,15 +235,15 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //
 //   w[gemm_m, tap, c] = sum over pixels of y[pixel, gemm_m] * x[pixel under the tap, c]
 //
-// A is y, B is x under the taps, C is w.  A and B have their channels innermost, as wgmma's m and n, so a stage holds rows
-// of pixels of both.
-// TMA walks the pixels of x itself: it starts at the window of a step's first pixel,
+// A is y, B is x under the taps, C is w.  wgmma's m and n run over channels, which are innermost in A and B: a stage
+// holds a row of channels for each pixel of both.
+// TMA finds the pixels of x by itself: it starts at the window of a step's first pixel,
 //   n = pixel / (P * Q)
 //   in_h = ((pixel / Q) % P) * 2 - 1
 //   in_w = (pixel % Q) * 2 - 1
-// steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
-// What lies outside x arrives as zero; that is the padding.
-// db is the sum of y over the pixels: y by ones.  The 5 consumers that multiply the same y take turns.
+// steps by the stride within the box of legal windows, image after image, and adds the tap's offset to every pixel.
+// Pixels outside x arrive as zeros; that is the padding.
+// db is the sum of y over the pixels: y multiplied by ones.  The 5 consumers that multiply the same y take turns.
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
 
 constexpr int GEMM_M = 136;  // y's channels
@@ -272,18 +272,18 @@ constexpr int parts = 1;  // of its columns, each by products of its own
 constexpr int part_columns = 144;
 constexpr int store_columns = part_columns / split_k;  // that a block of the cluster finishes
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         3 stages x 1 box x 64 pixels x 128
 //   B         3 stages x 9 boxes x 2048, 64 pixels each
 //   ones      8 columns x 32
 //   barriers  7 x 8
 //   sums      1 other block x 18432, in place of stages
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
 constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_box_bytes = tile_k * a_row_bytes;
@@ -337,7 +337,7 @@ void convgen_tma_wgrad_accumulated(
   const int first_k = tile % m_tiles * tile_m;
   const int first_step = first_of(blockIdx.y * split_k + k_rank);
   const int end_step = first_of(blockIdx.y * split_k + k_rank + 1);
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -365,7 +365,7 @@ void convgen_tma_wgrad_accumulated(
         const u16 offset_r = u16(tap / S);
         tma_load_im2col_4d(b_tile + i * b_box_room, &b_map, full, c, in_w, in_h, n, offset_s, offset_r);
       }
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }
@@ -406,7 +406,7 @@ void convgen_tma_wgrad_accumulated(
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }
@@ -434,7 +434,7 @@ void convgen_tma_wgrad_accumulated(
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }
@@ -456,7 +456,7 @@ void convgen_tma_wgrad_accumulated(
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }
@@ -477,8 +477,8 @@ void convgen_tma_wgrad_accumulated(
     // every block of the cluster is done with its stages: sums take their place
     cluster_arrive_relaxed();
     cluster_wait();
-    // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this one
-    // finishes its store_columns of each part, and gets the other blocks' sums of those.
+    // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this block
+    // finishes its store_columns of each part, and gets the other blocks' sums of these.
     const u32 sums_barrier = base + sums_barriers + mbarrier_bytes * consumer;
     if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * peer_bytes);
     const u32 mine = base + partial_sums + consumer * ((split_k - 1) * peer_bytes) + thread * chunk_bytes;

@@ -223,14 +223,14 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 //
 //   w[gemm_m, tap, c] = sum over pixels of y[pixel, gemm_m] * x[pixel under the tap, c]
 //
-// A is y, B is x under the taps, C is w.  A and B have their channels innermost, as wgmma's m and n, so a stage holds rows
-// of pixels of both.
-// TMA walks the pixels of x itself: it starts at the window of a step's first pixel,
+// A is y, B is x under the taps, C is w.  wgmma's m and n run over channels, which are innermost in A and B: a stage
+// holds a row of channels for each pixel of both.
+// TMA finds the pixels of x by itself: it starts at the window of a step's first pixel,
 //   n = pixel / (P * Q)
 //   in_h = (pixel / Q) % P - 1
 //   in_w = pixel % Q - 1
-// steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
-// What lies outside x arrives as zero; that is the padding.
+// steps by the stride within the box of legal windows, image after image, and adds the tap's offset to every pixel.
+// Pixels outside x arrive as zeros; that is the padding.
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
 
 constexpr int GEMM_M = 256;  // y's channels
@@ -263,16 +263,16 @@ constexpr int parts = 1;  // of its columns, each by products of its own
 constexpr int part_columns = 128;
 constexpr int store_columns = part_columns;
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         4 stages x 2 boxes x 64 pixels x 128
 //   B         4 stages x 2 boxes x 8192, 64 pixels each
 //   barriers  8 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
 constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_box_bytes = tile_k * a_row_bytes;
@@ -315,7 +315,7 @@ void convgen_tma_wgrad_cluster(
   const int first_k = tile % m_tiles * tile_m;
   const int first_step = first_of(blockIdx.y);
   const int end_step = first_of(blockIdx.y + 1);
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -329,7 +329,7 @@ void convgen_tma_wgrad_cluster(
       const u32 full = base + full_barriers + mbarrier_bytes * stage;
       const u32 a_tile = base + stage * stage_bytes;
       const u32 b_tile = a_tile + a_tile_bytes;
-      // of this block's part of x: one behind the last pixel meets zeros of y, but must begin at a legal window
+      // of this block's part of x: a part past the last pixel meets zeros of y, but must begin at a legal window
       const int pixel = min(step * tile_k + rank * part_pixels, y_pixels - 1);
       const int n = pixel / (P * Q);
       const int in_h = (pixel / Q) % P - 1;
@@ -347,7 +347,7 @@ void convgen_tma_wgrad_cluster(
         const u16 offset_r = u16(tap / S);
         tma_load_im2col_4d_multicast(b_tile + i * b_box_room + rank * (part_pixels * b_row_bytes), &b_map, full, c, in_w, in_h, n, offset_s, offset_r, whole_cluster);
       }
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }
@@ -355,7 +355,7 @@ void convgen_tma_wgrad_cluster(
     // a block stays until the others of its cluster have given back its stages for the last time
     for (int i = 0; i < stages; ++i) {
       mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }
@@ -388,7 +388,7 @@ void convgen_tma_wgrad_cluster(
       wgmma_wait_group<1>();
       if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + mbarrier_bytes * previous, thread);
       previous = stage;
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }

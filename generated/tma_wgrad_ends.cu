@@ -214,9 +214,9 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 //
 //   w[gemm_m, tap, c] = sum over pixels of y[pixel, gemm_m] * x[pixel under the tap, c]
 //
-// A is y, B is x under the taps, C is w.  A and B have their channels innermost, as wgmma's m and n, so a stage holds rows
-// of pixels of both.
-// A 1x1 filter of unit stride without padding: x is the matrix [pixels, channels] as it stands.
+// A is y, B is x under the taps, C is w.  wgmma's m and n run over channels, which are innermost in A and B: a stage
+// holds a row of channels for each pixel of both.
+// A 1x1 filter with unit stride and no padding: x already is the matrix [pixels, channels].
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
 
 constexpr int GEMM_M = 320;  // y's channels
@@ -243,16 +243,16 @@ constexpr int parts = 1;  // of its columns, each by products of its own
 constexpr int part_columns = 128;
 constexpr int store_columns = part_columns;
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         7 stages x 2 boxes x 64 pixels x 128
 //   B         7 stages x 2 boxes x 8192, 64 pixels each
 //   barriers  14 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
 constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_box_bytes = tile_k * a_row_bytes;
@@ -293,7 +293,7 @@ void convgen_tma_wgrad_ends(
   const int first_k = tile % m_tiles * tile_m;
   const int first_step = first_of(blockIdx.y);
   const int end_step = first_of(blockIdx.y + 1);
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -326,7 +326,7 @@ void convgen_tma_wgrad_ends(
         const int c = box % channel_blocks * span;
         tma_load_tile_2d(b_tile + i * b_box_room, &b_map, full, c, pixel);
       }
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }
@@ -359,7 +359,7 @@ void convgen_tma_wgrad_ends(
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }

@@ -215,20 +215,20 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 //
 //   w[gemm_m, tap, c] = sum over pixels of y[pixel, gemm_m] * x[pixel under the tap, c]
 //
-// A is y, B is x under the taps, C is w.  A and B have their channels innermost, as wgmma's m and n, so a stage holds rows
-// of pixels of both.
-// TMA walks the pixels of x itself: it starts at the window of a step's first pixel,
+// A is y, B is x under the taps, C is w.  wgmma's m and n run over channels, which are innermost in A and B: a stage
+// holds a row of channels for each pixel of both.
+// TMA finds the pixels of x by itself: it starts at the window of a step's first pixel,
 //   n = pixel / (walk_p * walk_q)
 //   in_h = ((pixel / walk_q) % walk_p) * 2 - 1
 //   in_w = (pixel % walk_q) * 2 - 1
-// steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
-// What lies outside x arrives as zero; that is the padding.
+// steps by the stride within the box of legal windows, image after image, and adds the tap's offset to every pixel.
+// Pixels outside x arrive as zeros; that is the padding.
 //
-// x comes with its halo: a box is 30 pixels longer than the step, and serves all taps, which are shifts of it.
+// x is loaded with its halo: a box is 30 pixels longer than the step, and serves all taps, each at its own shift.
 // So y is walked as if its rows had 29 pixels, not 28, and its images 29 rows, not 28; y is zero in between.
-// A box has 4 phases: pixels of x whose places leave the same remainder, divided by the stride.  Taps of one phase
-// are shifts of it.
-// 2 neighboring groups are multiplied as one; what belongs to channels of two groups is dropped.
+// A box has 4 phases: each holds the pixels of x whose places leave the same remainder when divided by the stride.
+// A phase serves its taps, each at its own shift.
+// 2 neighboring groups are multiplied as one; products of channels of two groups are dropped.
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
 
 constexpr int GEMM_M = 48;  // y's channels, of the groups that are multiplied as one
@@ -263,16 +263,16 @@ constexpr int parts = 3;  // of its columns, each by products of its own
 constexpr int part_columns = 64;
 constexpr int store_columns = part_columns;
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         4 stages x 1 box x 64 pixels x 128
 //   B         4 stages x 4 boxes x 12288, 94 pixels each
 //   barriers  8 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
 constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_box_bytes = tile_k * a_row_bytes;
@@ -291,7 +291,7 @@ constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 // The blocks share all steps evenly, in order: the first of a block's.
 __device__ __forceinline__ int first_of(int share) { return share * (steps / shares) + min(share, steps % shares); }
 
-// Where a tap's pixels begin in a stage's x: in its phase, as far behind the step's as the tap is.
+// Where a tap's pixels begin in a stage's x: in the tap's phase, as far after the step's as the tap's offset.
 __device__ __forceinline__ u32 part_place(int part) {
   const int r = part / S % R;
   const int s = part % S;
@@ -358,7 +358,7 @@ void convgen_tma_wgrad_halo(
   const int first_k = pack * GEMM_M + tile % m_tiles * tile_m;
   const int first_step = first_of(blockIdx.y);
   const int end_step = first_of(blockIdx.y + 1);
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -387,7 +387,7 @@ void convgen_tma_wgrad_halo(
       for (int phase = 0; phase < phases; ++phase) {
         tma_load_im2col_4d(b_tile + phase * b_phase_room, &b_map, full, c, in_w, in_h, n, u16(phase % 2), u16(phase / 2));
       }
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }
@@ -423,7 +423,7 @@ void convgen_tma_wgrad_halo(
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
-      if (++stage == stages) {  // the ring comes round
+      if (++stage == stages) {  // the ring wraps around
         stage = 0;
         parity ^= 1;
       }

@@ -288,15 +288,15 @@ __device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16;
 __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 16; }
 
 // ---- kernel ----------------------------------------------------------------------------------
-// F(2, 3) of Winograd along a row: two outputs from four products for each filter row and channel, in place of six.
+// F(2, 3) of Winograd along a row: two outputs from four products for each filter row and channel, instead of six.
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, c] * w[k, r, s, c]
 //
 // A filter row's three taps come as four points, U = G w.  Two neighboring outputs read four pixels d of a row, whose
 // points are V = B^T d; the products of V and U are summed over filter rows and channels, in four accumulators, M, and
-// the outputs are A^T M.  V is operand A, made of the x that a_map brings; U is B.  Pixels are halved before they are
-// added, so that the sum of two cannot overflow; G's middle rows are halved, too, and A^T's columns take both back.  The first
-// and the last point have signs of their own, which cancel in the products or in A^T.
+// the outputs are A^T M.  V is operand A, computed from the x that a_map loads; U is B.  Pixels are halved before they
+// are added, so that the sum of two cannot overflow; G's middle rows are halved, too, and A^T's columns undo both.  The
+// first and the last point have their own signs, which cancel in the products or in A^T.
 //
 // A quad is four neighboring outputs of a row.  Rows g and g + 8 of a warp's fragment of V are the first and the second
 // two outputs of a quad: a lane makes both from six pixels of the halo tile, which lies in shared memory in four phases,
@@ -335,17 +335,17 @@ constexpr int filter_stages = 3;  // filter rows in flight, a ring: the option w
 constexpr int cluster = 2;  // blocks of neighboring tiles of the same channels: each loads a slice of the filters for all
 constexpr u16 whole_cluster = (1 << cluster) - 1;
 
-// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   halo tiles  1 ring x 2 stages x 49152
 //   filters     1 ring x 3 stages x 32768
 //   y           2 consumers x 8192
 //   barriers    10 x 8
 //
-// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// The stages form a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
-// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
-// for the phase before the first one returns at once.
+// wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
+// barrier, a wait for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
 constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
@@ -436,7 +436,7 @@ void convgen_winograd_fused_streamed(
   }
   cluster_arrive_relaxed();
   cluster_wait();
-  // launched behind another kernel, this one may start before that one ends: wait for what it writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 

@@ -18,9 +18,9 @@ from convgen.kernels.parts.reader import Reader
 from convgen.kernels.parts.window_sum import WindowSum, window_sum
 
 ORDER_DOCS = {
-    "channel_first": "taps, channels inside",
-    "channel_last": "channels, taps inside",
-    "taps_inner": "blocks of channels, taps inside them, the block's channels inside these",
+    "channel_first": "taps (outer) and channels (inner)",
+    "channel_last": "channels (outer) and taps (inner)",
+    "taps_inner": "blocks of channels (outer), taps, and a block's channels (inner)",
 }
 
 
