@@ -90,7 +90,7 @@ def _nvrtc() -> str:
         oldest = ".".join(map(str, nvrtc_library.OLDEST))
         raise Absent(
             f"NVRTC {version} makes some kernels slow\n"
-            f"hint: NVRTC {oldest} and newer do not: pip install 'convgen[nvrtc]'"
+            f"hint: install NVRTC {oldest} or newer: pip install 'convgen[nvrtc]'"
         )
     return f"NVRTC {version} compiles for {DEFAULT_TARGET}"
 

@@ -170,7 +170,7 @@ def _write_trace(launches: list[Launch], path: Path) -> None:
     write_all({path: text.encode()})
     console.write(f"wrote {path}: {plurals.counted(len(lines), 'launch')}")
     if left_out := sum(launch.left_out for launch in launches):
-        console.warn(f"{left_out} events are left out of the trace\nhint: fewer images have fewer: --batch 1")
+        console.warn(f"{left_out} events are left out of the trace\nhint: run fewer images, such as --batch 1")
 
 
 def _verified(asked: driver.Compilation, device: str, batch: int | None, seed: int) -> Report:

@@ -141,7 +141,7 @@ def load_of(
         if not axis.lower <= first <= last:
             raise UsageError(
                 f"{problem.name}: a load cannot start at {axis.dim} = {first}: its windows start at {axis.lower} to "
-                f"{last}\nhint: offsets are added to where it starts"
+                f"{last}\nhint: --offsets are added to the start"
             )
     return load
 

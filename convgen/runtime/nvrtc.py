@@ -81,7 +81,7 @@ def compile_source(source: str, target: Target) -> Compiled:
         raise CompileError(_explain(library, source, target, made.error, made.log), made.log)
     if slow := _SLOW.findall(made.log):
         why = f"ptxas of NVRTC {library.version} made the kernel slow for {target}"
-        hint = f"NVRTC {'.'.join(map(str, nvrtc_library.OLDEST))} and newer do not: pip install 'convgen[nvrtc]'"
+        hint = f"install NVRTC {'.'.join(map(str, nvrtc_library.OLDEST))} or newer: pip install 'convgen[nvrtc]'"
         text = [f"{why}:", *slow, f"hint: {hint}"] if library.is_old else [f"{why}, which is a defect:", *slow]
         raise CompileError("\n".join(text), made.log)
     return Compiled(made.cubin, made.ptx, _TIME.sub("", made.log), resources(made.log))

@@ -90,7 +90,7 @@ def _check_work(shape: Shape, machine: Machine, tiles: int, sizes: Collection[in
         if count > most:
             raise UsageError(
                 f"{count} {what} are too many to simulate: {most} are possible\n"
-                "hint: fewer images, smaller ones, or a part of the channels take fewer"
+                "hint: simulate fewer images, smaller images, or fewer channels"
             )
 
 

@@ -195,7 +195,7 @@ def obstacles(assigned: Assignment) -> Obstacles:
     problem, found = assigned.problem, Obstacles()
     x, w, y = problem.x, problem.w, problem.y
     if assigned.phases:
-        found.no("math mma makes no dgrad of a stride", "math fma", "math")
+        found.no("math mma does not compute a strided dgrad", "math fma", "math")
     if not (x.dtype == w.dtype and x.dtype in TYPES and problem.accumulate == "f32"):
         message = f"math mma multiplies f16 or bf16 and adds f32, not {x.dtype} x {w.dtype}"
         found.no(message, "math fma", "math")

@@ -40,8 +40,8 @@ def illegal_phases(layout: Layout) -> Obstacles:
     if len(layout.phase_taps) == 1:
         return found
     if config.split_k > 1:
-        found.no(f"split_k {config.split_k} needs unit strides: phases make tiles enough", "split_k 1", "split_k")
+        found.no(f"split_k {config.split_k} needs unit strides: phases make enough tiles", "split_k 1", "split_k")
     if config.order == "channel_last":
-        found.no("order channel_last has taps inside, whose number differs from phase to phase",
+        found.no("order channel_last has taps innermost, and their number differs from phase to phase",
                  "order channel_first", "order")  # fmt: skip
     return found

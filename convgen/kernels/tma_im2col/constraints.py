@@ -250,6 +250,6 @@ def _columns_of_b(layout: Layout) -> Obstacles:
         found.no(f"tile n={config.tile_n} is not a multiple of {share} channels, which lie together in the filter",
                  f"n={share} or a multiple", "tile.n")  # fmt: skip
     if layout.gemm.b_columns and config.k_blocks * config.tile_m * layout.span % SWIZZLE_ALIGNMENT:
-        found.no(f"stages of {config.tile_m} pixels by {config.tile_k} channels leave B off {SWIZZLE_ALIGNMENT} bytes",
-                 "a larger tile k", "tile.k")  # fmt: skip
+        found.no(f"stages of {config.tile_m} pixels by {config.tile_k} channels do not align B to "
+                 f"{SWIZZLE_ALIGNMENT} bytes", "a larger tile k", "tile.k")  # fmt: skip
     return found

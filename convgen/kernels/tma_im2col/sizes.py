@@ -24,7 +24,7 @@ MOST_PIXELS = 2**31 - 1 - LARGEST_TILE
 MOST_COLUMNS = 2**31 - 1 - LARGEST_TILE * MAX_CLUSTER
 #: Bytes of a tensor map's stride (CUDA driver API, cuTensorMapEncodeTiled).
 MOST_STRIDE = 2**40 - 16
-UNFILLED = Obstacle("groups whose channels leave a product's unfilled need fixed sizes", "leave `dynamic` out")
+UNFILLED = Obstacle("groups whose channels do not fill a product need fixed sizes", "leave `dynamic` out")
 
 
 def size_obstacles(problem: ConvProblem, gemm: Gemm, packed: Iterable[Gemm]) -> Obstacles:

@@ -60,7 +60,7 @@ def _halo(layout: Layout) -> Obstacles:
             found.no(f"taps are {', '.join(map(str, axis.phases))} pixels off a stride of {axis.stride}, and a halo is "
                      "for phases without gaps", "halo 0", "halo")  # fmt: skip
     if layout.phases == layout.box_taps:
-        found.no("a halo is for taps that are shifts of one another, of which this filter has none", "halo 0", "halo")
+        found.no("a halo is for taps that are shifts of one another; this filter has none", "halo 0", "halo")
     if layout.part_columns > MOST_COLUMNS:
         found.no(f"{layout.taps[-1]} taps of {layout.config.span} channels are more than a product's {MOST_COLUMNS} "
                  "columns", "a smaller span, or halo 0", "span")  # fmt: skip
@@ -99,7 +99,7 @@ def _tile(layout: Layout) -> Obstacles:
         found.no(f"tile n={config.tile_n} does not split into boxes of {what} channels for {config.warps_n} along n",
                  f"n={columns} or a multiple", "tile.n")  # fmt: skip
     elif layout.part_columns > MOST_COLUMNS:
-        found.no(f"tile n={config.tile_n} is {layout.part_columns} columns a product",
+        found.no(f"tile n={config.tile_n} has {layout.part_columns} columns in a product",
                  f"n={MOST_COLUMNS * config.warps_n} or less", "tile.n")  # fmt: skip
     elif layout.part_columns % (8 * config.split_k):
         found.no(f"{layout.part_columns} columns do not split into {config.split_k} times 8", option="split_k")

@@ -12,9 +12,9 @@ def illegal(layout: Layout) -> Obstacles:
     found = Obstacles()
     config, target = layout.config, layout.target
     if config.weight_stages == 1:
-        found.no("a consumer holds two filter rows", "weight_stages 2 or more, or 0", "weight_stages")
+        found.no("a consumer holds two filter rows at once", "weight_stages 2 or more, or 0", "weight_stages")
     if config.cluster > 1 and not config.weight_stages:
-        found.no("a cluster loads filters that stream", "weight_stages 2 or more, or cluster 1", "cluster")
+        found.no("a cluster needs streamed filters", "weight_stages 2 or more, or cluster 1", "cluster")
     if layout.halo.tallest > MAX_BOX:
         rows = layout.halo.tallest
         found.no(f"a halo tile spans {rows} rows of x; a box has at most {MAX_BOX}", "a wider strip", "strip")
