@@ -175,7 +175,7 @@ __device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
-// Waits for the kernels that this one was launched behind, and sees what they wrote.
+// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.

@@ -57,11 +57,11 @@ class WrongShape(LaunchError, ValueError):
 
 
 class WrongLayout(LaunchError, ValueError):
-    """Not packed in the spec's order of dims, nor the slice of channels that the spec says."""
+    """Neither packed in the spec's order of dims nor the slice of channels that the spec states."""
 
 
 class WrongDevice(LaunchError, ValueError):
-    """On the CPU, or on another GPU than the other arguments."""
+    """An argument is on the CPU, or on another GPU than the other arguments."""
 
 
 class Misaligned(LaunchError, ValueError):

@@ -1,4 +1,4 @@
-"""conv1d, conv2d and conv3d of torch's tensors, as torch.nn.functional has them, with an activation and a residual."""
+"""conv1d, conv2d and conv3d of torch tensors, as in torch.nn.functional, with an activation and a residual."""
 
 from __future__ import annotations
 

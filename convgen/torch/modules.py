@@ -1,4 +1,4 @@
-"""Conv1d, Conv2d and Conv3d: torch.nn's modules, computed by convgen where it serves."""
+"""Conv1d, Conv2d and Conv3d: torch.nn's modules, computed by convgen if it serves the call."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class _Convolution(Module):
 
     @classmethod
     def from_module(cls, module: Any, activation: Activation = None, tune: str | None = None) -> Self:
-        """A module with the geometry of torch's, and its very parameters.  One of convgen's keeps its activation and
-        tuning where no others are given.
+        """A module with the geometry of torch's module, whose parameters it shares.  From one of convgen's modules, it
+        keeps the activation and tuning unless others are given.
 
-        Raises WrongArguments for modules of another class, with a forward of their own or hooks, or whose weights are
+        Raises WrongArguments for modules of another class, with their own forward or hooks, or whose weights are
         computed.
         """
         _check(module, next(base for base in cls.__mro__ if base.__module__.startswith("torch.")))
