@@ -74,8 +74,8 @@ __device__ __forceinline__ void mma_m16n8k16_f32_f16_f16(float (&d)[4], const u3
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// a where `first` is not 0, else b.  Unlike C's choice, it stays behind a wait that stands before it: the compiler would
-// read accumulators while products are under way, and ptxas then serializes these (C7514).
+// a if `first` is not 0, else b.  Unlike C's ?:, it stays after a wait that precedes it.  The compiler would move ?: up, to
+// read accumulators while products are in flight, and ptxas would then serialize the products (C7514).
 __device__ __forceinline__ float selp_f32(float a, float b, u32 first) {
   float v;
   asm volatile("{\n"

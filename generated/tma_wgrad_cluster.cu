@@ -155,8 +155,8 @@ __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcon
 // Lets the next kernel start as this one's blocks finish.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-// a where `first` is not 0, else b.  Unlike C's choice, it stays behind a wait that stands before it: the compiler would
-// read accumulators while products are under way, and ptxas then serializes these (C7514).
+// a if `first` is not 0, else b.  Unlike C's ?:, it stays after a wait that precedes it.  The compiler would move ?: up, to
+// read accumulators while products are in flight, and ptxas would then serialize the products (C7514).
 __device__ __forceinline__ float selp_f32(float a, float b, u32 first) {
   float v;
   asm volatile("{\n"
