@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import lcm, prod
 
-from convgen.hypertext import table
 from convgen.ir.dynamic import varying
 from convgen.ir.estimates import Estimates, SizeClass
 from convgen.ir.problem import ConvProblem
 from convgen.ir.size import Size, evaluate
+from convgen.tables import Table
 from convgen.targets import Target
 
 
@@ -247,9 +247,16 @@ class Plan:
         found += [("note", n) for n in self.notes]
         return *found, *((f"step {i}", str(s)) for i, s in enumerate(self.steps, 1))
 
+    def __str__(self) -> str:
+        return str(self._table)
+
     def _repr_html_(self) -> str:
+        return self._table._repr_html_()
+
+    @property
+    def _table(self) -> Table:
         rows = [*self.rows, *(("workspace", f"{w.name}, {w.bytes:,} bytes") for w in self.workspaces)]
-        return table(("", ""), rows, caption=f"Plan of {self.problem.name} for {self.target}")
+        return Table(f"Plan of {self.problem.name} for {self.target}", ("", ""), tuple(rows))
 
     @property
     def configuration(self) -> str:

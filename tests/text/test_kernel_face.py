@@ -99,6 +99,17 @@ def test_a_notebook_shows_a_table():
     assert rows["launches"].splitlines() == ["fill y with zeros", f"2 times {LAUNCH}"]
 
 
+def test_a_plan_prints_as_a_table():
+    (compilation,) = driver.choose_all(driver.Spec("conv tiny " + TINY + "\n strategy im2col }"))
+    title, _, *rows = str(compilation.plan).splitlines()
+    assert title == "Plan of tiny for sm_90a"
+    assert [" ".join(row.split()) for row in rows if row.startswith(("strategy", "step", "workspace"))] == [
+        "strategy im2col",
+        *(f"step {i} {step}" for i, step in enumerate(compilation.plan.steps, 1)),
+        *(f"workspace {w.name}, {w.bytes:,} bytes" for w in compilation.plan.workspaces),
+    ]
+
+
 # ---- copies ------------------------------------------------------------------------------------
 
 

@@ -330,8 +330,10 @@ def test_parametrizations_cache_no_fake_weights():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"kwargs": [1]}, r"kwargs is \[1\]: expected a dict"),
-        ({"kwargs": {1: 2}}, r"kwargs is \{1: 2\}: expected a dict"),
+        ({"kwargs": [1]}, "kwargs is of type list: expected a dict"),
+        ({"kwargs": torch.zeros(2)}, "kwargs is of type Tensor: expected a dict"),
+        ({"kwargs": {1: torch.zeros(2)}}, "kwargs has the key 1: expected names of the model's arguments$"),
+        ({"options": torch.zeros(2)}, "options is of type Tensor: expected a dict of Inductor's options"),
         ({"options": {"max_autotune": "maybe"}}, "Inductor's option 'max_autotune' is 'maybe': expected bool"),
     ],
 )

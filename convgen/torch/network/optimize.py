@@ -86,15 +86,19 @@ def optimize(
     if isinstance(model, Optimized):
         model = model._model
     check_model(model)
-    if not isinstance(kwargs or {}, Mapping) or not all(isinstance(name, str) for name in kwargs or ()):
-        raise WrongArguments(f"kwargs is {kwargs!r}: expected a dict of the arguments that are passed by name")
-    made = Optimized(model, Options(measure, inductor, options or {}, tune=tune))
+    kwargs = {} if kwargs is None else kwargs
+    if not isinstance(kwargs, Mapping):
+        expected = "expected a dict of the arguments that are passed by name"
+        raise WrongArguments(f"kwargs is of type {type(kwargs).__name__}: {expected}")
+    if wrong := [name for name in kwargs if not isinstance(name, str)]:
+        raise WrongArguments(f"kwargs has the key {wrong[0]!r}: expected names of the model's arguments")
+    made = Optimized(model, Options(measure, inductor, {} if options is None else options, tune=tune))
     hint = "hint: pass a tensor, a tuple of the model's arguments, or kwargs={...}, those that are passed by name"
     if not isinstance(example, tuple) and not any(isinstance(e, torch.Tensor) for e in pytree.tree_leaves(example)):
         raise WrongArguments(f"the example is of type {type(example).__name__}, without a tensor\n{hint}")
     arguments = example if isinstance(example, tuple) else (example,)
     try:
-        made.prepare(*arguments, **(kwargs or {}))
+        made.prepare(*arguments, **kwargs)
     except (ConvgenError, Warning):  # a warning where warnings are errors
         raise
     except Exception as error:  # the model's own

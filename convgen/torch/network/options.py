@@ -34,7 +34,8 @@ class Options:
                 raise WrongArguments(f"{name} is {value!r}: expected True or False")
         if not isinstance(self.config, Mapping):
             hint = 'hint: options={"triton.cudagraphs": True}, for example'
-            raise WrongArguments(f"options is {self.config!r}: expected a dict of Inductor's options\n{hint}")
+            found = type(self.config).__name__
+            raise WrongArguments(f"options is of type {found}: expected a dict of Inductor's options\n{hint}")
         object.__setattr__(self, "config", dict(self.config))
         known = torch._inductor.list_options() if self.config else ()
         if wrong := [name for name in self.config if name not in known]:
