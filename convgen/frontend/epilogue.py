@@ -352,9 +352,9 @@ class Body:
             message = f"{self.part} cannot read the tensor `{e.name}`"
             hint = "declare other tensors as operands"
             hint = f"`acc` is the sum that the convolution computes; {hint}" if ACC in known else hint
-            if self._results:
+            if self._sums or self._at in self._results:
                 summed = ACC if e.name == self._made else e.name
-                result = self._at if self._at in self._results else min(self._sums or self._results)
+                result = self._at if self._at in self._results else min(self._sums)
                 hint += f"; a result that leaves out dims may be the sum of `{summed}`: `{result} = {summed}`"
         elif e.name in self._assigned:
             message, hint = (

@@ -378,3 +378,14 @@ def test_the_hint_for_the_sum_of_the_result_names_acc(op, made, dim):
     assert error.code == "E301"
     assert error.hint.endswith("; a result that leaves out dims may be the sum of `acc`: `s = acc`")
     assert frontend.load(text.replace(f"s = {made} ", "s = acc "))
+
+
+@pytest.mark.parametrize(
+    ("given", "tip"), [("t: f32[n, p, q, k] t = acc y = t + y", ""), ("s: f32[k] s = acc y = y", "`acc`: `s = acc`")]
+)
+def test_a_sum_is_suggested_only_where_one_is_declared(given, tip):
+    with pytest.raises(SpecError) as caught:
+        frontend.load(conv(f"result {given}"))
+    (error,) = caught.value.diagnostics
+    _, found, end = error.hint.partition("may be the sum of ")
+    assert (error.code, bool(found), end) == ("E301", bool(tip), tip)
