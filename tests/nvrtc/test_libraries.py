@@ -108,7 +108,8 @@ class Old:
 
 def test_an_old_library_that_makes_a_kernel_slow_says_what_to_install(monkeypatch):
     monkeypatch.setattr(nvrtc_library, "load", Old)
-    with pytest.raises(CompileError, match=r"NVRTC 12\.8 made .*\n.*C7515.*\nhint: install NVRTC 12\.9 or newer: .*convgen\[nvrtc\]"):
+    said = r"NVRTC 12\.8 made .*\n.*C7515.*\nhint: install NVRTC 12\.9 or newer: .*convgen\[nvrtc\]"
+    with pytest.raises(CompileError, match=said):
         nvrtc.compile_source("", TARGETS["sm_90a"])
 
 
