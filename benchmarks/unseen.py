@@ -20,6 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from at_hand import need_gpu
+from backward import by_operators
 from geometries import random_problems, suites
 
 from convgen import planner
@@ -72,7 +73,7 @@ def main() -> int:
     need_gpu("torch")
     backend = backends.at_hand()
     drawn = random_problems(args.seed, args.count, args.any_channels, args.most_images)
-    samples = {"unseen": entries(replace(problem, op=Op(op)) for op in args.ops for problem in drawn)}
+    samples = {"unseen": entries(by_operators(drawn, args.ops))}
     samples |= {f"suites, batch {n}": entries(suites((n,))) for n in args.batch}
     measured: dict[str, list[Row]] = {}
     with Builder() as builder:

@@ -14,19 +14,18 @@ from convgen.kernels.tma_wgrad.layout import A_SPAN, Layout
 
 
 @dataclass(frozen=True)
-class Boxes:
-    """C text: how many boxes of A and of B a tile loads for each k block, and how many rows of A it has."""
+class ABoxes:
+    """C text: how many rows of A a tile has, and how many boxes of them it loads for each k block."""
 
-    a: str
-    b: str
     rows: str
+    loaded: str
 
 
-def boxes(layout: Layout) -> Boxes:
+def a_boxes(layout: Layout) -> ABoxes:
     g = layout.gemm
     last = "(pack + 1) * GEMM_M" if g.packs > 1 else "GEMM_M"
     rows = f"{f'min({last}, K)' if g.last_fewer else last} - first_k"
-    a = f"min(tile_m / {A_SPAN}, (rows + {A_SPAN - 1}) / {A_SPAN})"
+    loaded = f"min(tile_m / {A_SPAN}, (rows + {A_SPAN - 1}) / {A_SPAN})"
     if g.last_fewer and layout.m_tiles > 1:  # the last pack has tiles without any
-        a = f"max(0, {a})"
-    return Boxes(a, "min(tile_boxes, boxes - first_box)" if layout.b_ends else "tile_boxes", rows)
+        loaded = f"max(0, {loaded})"
+    return ABoxes(rows, loaded)

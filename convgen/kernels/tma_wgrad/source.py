@@ -15,7 +15,7 @@ from convgen.kernels.parts.constants import Constants, extent_name, walk_name
 from convgen.kernels.parts.hopper import register_split
 from convgen.kernels.parts.window_axis import WindowAxis
 from convgen.kernels.parts.window_sum import filter_sum
-from convgen.kernels.tma_wgrad.ends import boxes
+from convgen.kernels.tma_wgrad.ends import a_boxes
 from convgen.kernels.tma_wgrad.layout import A_SPAN, ELEMENT, Layout
 
 #: A test that every tile passes.  Without any, ptxas moves the conversions of single sums in between the MMAs, and
@@ -29,6 +29,7 @@ def source(plan: Plan, layout: Layout) -> str:
     problem, sp = g.problem, g.problem.spatial
     stored = gradient.stored(layout, bool(config.lower_rows))
     constants = Constants()
+    tests = _tests(layout)
     start = {} if g.pointwise else _start(layout, constants)
     tap_offsets = _tap_offsets(layout, constants)
     part_place = _part_place(layout, constants) if config.halo else []
@@ -60,10 +61,10 @@ def source(plan: Plan, layout: Layout) -> str:
         walk=_walk(layout),
         part_place=part_place,
         in_type=problem.x.dtype,
-        boxes=boxes(layout),
+        a_boxes=a_boxes(layout),
         n_tail=layout.n_tail,
         c_tail=layout.c_tail,
-        tests=(tests := _tests(layout)),
+        tests=tests,
         counts_tiles=tests.each == EVERY_TILE and not stored.pair,
         stored=stored,
         joined=stored.four and layout.store_columns % 16 == 0 and problem.c_per_group >= min(16, g.channels),
