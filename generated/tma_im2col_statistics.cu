@@ -23,7 +23,7 @@
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative  swap_ab 1 }
 // target   sm_90a
 // launch   convgen_tma_im2col_statistics: blocks of 384 threads, persistent, 1 per SM, and no more than 392, 164928 bytes of shared memory
-// launch   convgen_tma_im2col_statistics_sum_s_1: 16 blocks of 256 threads, 1024 bytes of shared memory
+// launch   convgen_tma_im2col_statistics_sum_s_1: 16 blocks of 512 threads, 2048 bytes of shared memory
 // map      a_map: x of 128 x 28 x 28 x 64 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 128 x 9 x 128 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 // map      c_map: y of 128 x 50176 f16, tiled: boxes of 64 x 64, 128-byte swizzle
@@ -472,7 +472,7 @@ void convgen_tma_im2col_statistics(
 }
 
 // s[k], squares[k]: 392 parts of sums of each, in a fixed order.
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(512)
 void convgen_tma_im2col_statistics_sum_s_1(
     const float* __restrict__ values_0,
     float* __restrict__ sums_0,
@@ -484,7 +484,7 @@ void convgen_tma_im2col_statistics_sum_s_1(
   constexpr int column_blocks = 8;  // that share all elements
   constexpr int summands = 392;  // of each element
   constexpr int block_elements = 16;  // neighboring ones
-  constexpr int sharers = 16;  // threads that share an element
+  constexpr int sharers = 32;  // threads that share an element
   constexpr u32 summand_bytes = 4;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();

@@ -8,6 +8,7 @@
                transposed=False, prologue="")
     fused_conv_into(out, input, weight, ...)    the same into a tensor, such as a slice of another's channels
     copy_into(out, input)    aten's copy_, which Inductor would make a copy of all that `out` is a slice of
+    interleaved(parts, steps, size, stride)    parts that lie at every steps[i]-th pixel of axis i: one for each phase
 
 `padding` is a number an axis, or the lows of all axes and then the highs; `padding_mode` as of torch.nn.Conv2d.  A
 transposed convolution has weights (c, k / groups, ...), and lacks the padding at the ends of its result; output padding
@@ -31,6 +32,7 @@ from convgen.torch.asked import Gradient, WithBias, bias_gradient, empty_in_orde
 from convgen.torch.choices import Choices
 from convgen.torch.launch import launched, served
 from convgen.torch.network.inductor import tell_briefly
+from convgen.torch.network.lowerings import phases
 from convgen.torch.network.report import Report
 
 Tensor = Any
@@ -54,6 +56,7 @@ library.define(
 )
 _LIES_ANYHOW = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 library.define("copy_into(Tensor(a!) out, Tensor input) -> ()", tags=_LIES_ANYHOW)
+library.define("interleaved(Tensor[] parts, int[] steps, int[] size, int[] stride) -> Tensor", tags=_LIES_ANYHOW)
 
 
 def _fused_on_gpu(
@@ -88,6 +91,17 @@ def _copy_into(out: Tensor, input: Tensor) -> None:
     if out.dtype == input.dtype and _has_words(out) and _has_words(input):
         out, input = (tensor.movedim(1, -1).view(torch.complex128) for tensor in (out, input))
     out.copy_(input)
+
+
+def _interleaved(parts: Sequence[Tensor], steps: Sequence[int], size: Sequence[int], stride: Sequence[int]) -> Tensor:
+    made = _interleaved_fake(parts, steps, size, stride)
+    for phase, part in zip(phases(steps), parts, strict=True):
+        made[(..., *(slice(first, None, step) for first, step in zip(phase, steps, strict=True)))] = part
+    return made
+
+
+def _interleaved_fake(parts: Sequence[Tensor], steps: Any, size: Sequence[int], stride: Sequence[int]) -> Tensor:
+    return parts[0].new_empty_strided(tuple(size), tuple(stride))
 
 
 def _has_words(tensor: Tensor) -> bool:
@@ -178,10 +192,12 @@ library.impl("fused_conv", _fused_on_gpu, "CUDA")
 library.impl("fused_conv_into", _into_by_aten, "CompositeExplicitAutograd")
 library.impl("fused_conv_into", _into_on_gpu, "CUDA")
 library.impl("copy_into", _copy_into, "CompositeExplicitAutograd")
+library.impl("interleaved", _interleaved, "CompositeExplicitAutograd")
 torch.library.register_fake("convgen::conv", _conv_fake, lib=library)
 torch.library.register_fake("convgen::fused_conv", _fused_fake, lib=library)
 for _name in ("fused_conv_into", "copy_into"):
     torch.library.register_fake(f"convgen::{_name}", lambda *_, **__: None, lib=library)
+torch.library.register_fake("convgen::interleaved", _interleaved_fake, lib=library)
 
 
 # ---- gradients ----------------------------------------------------------------------------------

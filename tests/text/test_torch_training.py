@@ -538,3 +538,36 @@ def test_threads_decide_a_kind_once(clock):
     for thread in threads:
         thread.join()
     assert (kind.built, clock.measured) == (1, 1) and None not in found and len(found) == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "failing", "tried"),
+    [
+        ({}, False, [True, True]),  # of the two passes
+        ({"combo_kernels": False}, False, [False, False]),
+        ({}, True, [True, False, True, False]),
+    ],
+)
+def test_small_kernels_are_launched_together_where_inductor_can(options, failing, tried, monkeypatch):
+    from torch._inductor import compile_fx, config
+
+    found, inner = [], compile_fx.compile_fx_inner
+
+    def compiled(module, *arguments, **facts):
+        found.append(config.combo_kernels)
+        if failing and config.combo_kernels:
+            module.graph.erase_node(next(reversed(list(module.graph.nodes))))  # it may change what it is given
+            raise RuntimeError("these kernels cannot be combined")
+        return inner(module, *arguments, **facts)
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", compiled)
+    torch._dynamo.reset()  # of the same graph with other options
+    torch.manual_seed(0)
+    layer, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(3, 4)
+    torch.compile(layer, backend=ct.compile_graph, options=options)(x).sum().backward()
+    made = [parameter.grad.clone() for parameter in layer.parameters()]
+    layer.zero_grad()
+    layer(x).sum().backward()
+    assert found == tried
+    for gradient, parameter in zip(made, layer.parameters(), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad)

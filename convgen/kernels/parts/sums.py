@@ -29,8 +29,11 @@ from convgen.kernels.parts.lowering import ACCUMULATORS, Scope, factor, index_ty
 
 #: What a thread adds up at least and at most: enough for few launches, and few enough for many threads.
 LEAST, MOST = 16, 80
-#: Threads of a block, and neighboring elements that they add up at most.
-BLOCK, WIDTH = 256, 16
+#: Threads of a block, where there are many blocks and where there are few, and neighboring elements that they add up at
+#: most.
+BLOCK, LARGE_BLOCK, WIDTH = 256, 1024, 16
+#: What a thread of a large block adds up at most.  More takes longer than a second launch.
+MOST_OF_LARGE = 32
 #: Microseconds of a launch.
 LAUNCH = 2.0
 #: By the type of sums: C text that stores {1} at an address of shared memory, {0}, and that loads it.
@@ -150,8 +153,12 @@ class _Level:
 
     @property
     def sharers(self) -> int:
-        """Threads of a block that share an element."""
-        return min(BLOCK // self.width, 1 << (self.rows - 1).bit_length())
+        """Threads of a block that share an element.  Partial sums leave few blocks, which are bound by latency: these
+        are large, so that a thread has about `LEAST` values."""
+        usual, large = BLOCK // self.width, LARGE_BLOCK // self.width
+        if self.number and usual * LEAST < self.rows <= large * MOST_OF_LARGE:
+            return min(large, 1 << ((self.rows - 1) // LEAST).bit_length())
+        return min(usual, 1 << (self.rows - 1).bit_length())
 
     @property
     def each(self) -> int:

@@ -34,9 +34,10 @@ from convgen.torch.asked import (
     order_of,
 )
 from convgen.torch.choices import Choices
-from convgen.torch.network.inductor import brief, keyed
+from convgen.torch.network.inductor import COMBINED, compiled_combined, keyed
 from convgen.torch.network.layouts import FORMATS, same_strides
 from convgen.torch.network.options import Options
+from convgen.torch.network.pool_gradients import with_gradients_kept, write_by_phases
 from convgen.torch.network.report import Report, Row
 from convgen.torch.network.sizes import has_symbols
 from convgen.torch.network.sums import Ending, ending_of
@@ -79,14 +80,21 @@ def compile_training(
         return aot_autograd(**passes, partition_fn=partition, keep_inference_input_mutations=True)(graph_module, inputs)
     from torch._functorch import config as functorch
     from torch._inductor import compile_fx as fx
+    from torch._inductor.decomposition import select_decomp_table
 
     def by_inductor(graph_module: Any, inputs: Sequence[Any], **facts: Any) -> Any:
-        with brief():
-            return fx.compile_fx_inner(rewritten(graph_module, bool(facts.get("is_backward"))), inputs, **facts)
+        graph_module = rewritten(graph_module, bool(facts.get("is_backward")))
+        write_by_phases(graph_module.graph)
+        graph_module.recompile()
+        return compiled_combined(graph_module, inputs, **facts)
 
     with functorch.patch(enable_autograd_cache=False):  # its key is the graph before this
         return fx.compile_fx(
-            graph_module, list(inputs), inner_compile=by_inductor, config_patches=keyed(options.config)
+            graph_module,
+            list(inputs),
+            inner_compile=by_inductor,
+            config_patches=keyed({COMBINED: True, **options.config}),
+            decompositions=with_gradients_kept(select_decomp_table()),
         )
 
 
