@@ -33,18 +33,26 @@ _GRADIENT = A.max_pool2d_with_indices_backward.default
 _AS_INDICES = torch.ops.prims._low_memory_max_pool_offsets_to_indices.default
 
 
+class _Table(dict[Any, Any]):
+    """Decompositions, of which the key of Inductor's cache, a pickle, has the name alone: it knows torch's version, and
+    convgen's."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Table, ()
+
+
 def with_gradients_kept(decompositions: Mapping[Any, Any]) -> dict[Any, Any]:
     """A table of decompositions that leaves these gradients whole where windows overlap.  (torch 2.13 has one, into
     atomic additions.)"""
     usual = decompositions.get(_GRADIENT)
     if usual is None:
-        return dict(decompositions)
+        return _Table(decompositions)
 
     def decomposed(gradient: Tensor, image: Tensor, windows: Any, strides: Any, *others: Any) -> Any:
         kept = image.dim() == 4 and is_channels_last(image) and _overlap(_pair(windows), _pair(strides or windows))
         return NotImplemented if kept else usual(gradient, image, windows, strides, *others)
 
-    return {**decompositions, _GRADIENT: decomposed}
+    return _Table({**decompositions, _GRADIENT: decomposed})
 
 
 def write_by_phases(graph: Any) -> None:
