@@ -118,7 +118,7 @@ class Step:
 def _float(number: object) -> float:
     """NaN for what is not a number, or does not fit a float."""
     try:
-        return float(number) if isinstance(number, Real) else math.nan
+        return float(number) if isinstance(number, Real) and not isinstance(number, bool) else math.nan
     except OverflowError:
         return math.nan
 

@@ -370,6 +370,7 @@ def test_a_verdict_is_kept_as_a_kernel_is_and_a_fault_is_not(error, times):
         (dict(activation="swish"), "did you mean `silu`?"),
         (dict(activation=("relu", 1)), "takes no numbers"),
         (dict(activation=("elu", math.nan)), "takes at most 1 finite number"),
+        (dict(activation=("elu", True)), "takes at most 1 finite number, not True"),
         (dict(activation=("elu", 10**400)), "takes at most 1 finite number"),
         (dict(activation=("elu", -1e99)), "activation 'elu' computes with float32, which does not hold -1e+99"),
         (dict(input=array(1, 3, 0, 5)), "input has shape (1, 3, 0, 5): a batch may be empty, and nothing else"),
