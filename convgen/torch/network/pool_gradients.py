@@ -1,14 +1,14 @@
-"""Gradients of max pooling whose windows overlap, in graphs for training.
+"""Gradients of max pooling with overlapping windows, in graphs for training.
 
-Inductor goes through all windows that may have a pixel, for each pixel: of 3x3 windows at stride 2, four.  But which
-windows do depends on the pixel's phase alone, its coordinates modulo the strides:
+For each pixel, Inductor checks every window that may contain it: four, for 3x3 windows at stride 2.  But a pixel's
+phase, its coordinates modulo the strides, determines which windows contain it:
 
-    rows 2u        are in windows u, as their second row                    (padding 1)
-    rows 2u + 1    are in windows u, as their third row, and in windows u + 1, as their first
+    row 2u        is the second row of window u                                             (padding 1)
+    row 2u + 1    is the third row of window u and the first row of window u + 1
 
-So the gradient of each phase is a sum of taps, of which each is a gradient of the windows or zero, as their places say:
-9 taps for 4 pixels instead of 16, without divisions.  On an H200, 64 images of 112x112 pixels and 64 channels take 118
-us instead of 383.
+So the gradient of a phase is a sum of taps.  A tap is the gradient of a window whose maximum lies there, or else zero.
+Four pixels have 9 taps instead of 16, without divisions: on an H200, 64 images of 112x112 pixels and 64 channels take
+118 us instead of 383.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Tensor = Any
 A: Any = torch.ops.aten
 #: As aten has it: gradient, input, windows, strides, padding, dilation, ceil_mode, indices of the maxima.
 _GRADIENT = A.max_pool2d_with_indices_backward.default
-#: Places within windows, in a byte, as indices of pixels.
+#: From the places of maxima within their windows, which take a byte each, to indices of pixels.
 _AS_INDICES = torch.ops.prims._low_memory_max_pool_offsets_to_indices.default
 
 
@@ -74,7 +74,7 @@ def _pair(given: Any) -> list[int]:
 
 
 def _overlap(windows: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether pixels are in several windows, and not all in as many."""
+    """Whether windows overlap, and there are several phases."""
     return any(window > stride for window, stride in zip(windows, strides, strict=True)) and max(strides) > 1
 
 
@@ -106,14 +106,14 @@ def _by_phases(graph: Any, node: Node) -> Node:
 
 
 def _taps_of(phase: int, window: int, stride: int, padding: int) -> Iterator[tuple[int, int]]:
-    """Of the pixels stride * u + phase: each tap by which windows have them, and the windows' number beyond u."""
+    """For the pixels stride * u + phase of an axis: each tap that falls on them, and its window's number minus u."""
     for tap in range(window):
         if (phase + padding - tap) % stride == 0:
             yield tap, (phase + padding - tap) // stride
 
 
 def _rows(ahead: int, extent: int, pooled: int) -> tuple[int, int]:
-    """Of the windows u + ahead, for u < extent: the first that there is, and how many."""
+    """Among the windows u + ahead, for u < extent: the first that exists, and how many do."""
     first = max(ahead, 0)
     return first, max(min(ahead + extent, pooled) - first, 0)
 
@@ -121,7 +121,7 @@ def _rows(ahead: int, extent: int, pooled: int) -> tuple[int, int]:
 def _tap(
     graph: Any, gradient: Node, places: Node, tap: list[int], windows: list[int], ahead: list[int], extents: list[int]
 ) -> Node:
-    """What windows give to a phase's pixels that they have as this tap."""
+    """A tap of all pixels of a phase."""
     margins: list[int] = []
     for axis in range(2):
         first, count = _rows(ahead[axis], extents[axis], value_of(gradient).shape[2 + axis])
