@@ -130,6 +130,28 @@ def test_sums_of_each_image_of_any_size(sizes, tile, more):
         hypothesis.reject()
 
 
+@pytest.mark.parametrize("strategy", [
+    "depthwise { kernel depthwise_stream  math fma }", "depthwise { kernel depthwise_stream  math mma }",
+    "tma_im2col { tile m=64 n=16 k=16 }", "tma_halo { swap_ab 1 }",
+])  # fmt: skip
+def test_a_sum_in_the_place_of_an_operand_that_is_loaded_once(strategy):
+    """Threads keep the operand's channels though a sum may be its own array: it is written when all has been read."""
+    groups, c = (16, "") if strategy.startswith("depthwise") else (1, ", c")
+    text = f"""conv a {{ input x: f16[n=2, h=7, w=8, c=16]  filter w: f16[k=16, r=3, s=3{c}]  output y: f16[n, p, q, k]
+      pad 1  groups {groups}  strategy {strategy}
+      epilogue {{ operand b: f32[k]  result s: f32[k]  s = acc * b  y = acc + b }} }}"""
+    (compilation,) = driver.load(Spec(text))
+    problem, kernel = compilation.request.problem, compilation.uncompiled()
+    assert ("b", "s") in problem.in_place
+    assert re.search(r"channels of b\b|channel_b\[", kernel.source), kernel.source
+    given = verify.random_inputs(problem, 1)
+    arrays = {name: value.copy() for name, value in given.items()}
+    outs = verify.poison(np.empty(problem.y.shape, numpy_dtype("f16"))), arrays["b"]
+    kernel.emulate(*arrays.values(), out=outs, seed=1)
+    report = verify.check(problem, given, outs, arithmetic=kernel.manifest.arithmetic)
+    assert report, report
+
+
 def check_sums(spec):
     """A spec's results, which are right, and the same bits whatever comes when."""
     (compilation,) = driver.load(Spec(spec))

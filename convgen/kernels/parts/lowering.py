@@ -351,8 +351,8 @@ def prologue(problem: ConvProblem, element: str, offsets: Mapping[str, str], gua
 
 @lru_cache(maxsize=64)  # asked for each configuration of a search
 def is_in_place(problem: ConvProblem, operand: Tensor) -> bool:
-    """Whether an operand may be a result's own array."""
-    return any(operand.name == name for name, _ in problem.in_place)
+    """Whether an operand may be the array of a result that the kernel writes as it goes: a sum is written behind it."""
+    return any(operand.name == o and result not in (t.name for t in problem.sums) for o, result in problem.in_place)
 
 
 def used_operands(problem: ConvProblem) -> tuple[Tensor, ...]:
