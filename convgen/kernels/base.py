@@ -16,7 +16,7 @@ from convgen.kernels.config import Config, Option, Options  # noqa: F401
 from convgen.targets import Target
 
 if TYPE_CHECKING:
-    from convgen.ir.plan import Plan, Step, Workspace
+    from convgen.ir.plan import Launch, Plan, Step, Workspace
     from convgen.ir.problem import ConvProblem
 
 C = TypeVar("C", bound=Config)
@@ -199,16 +199,20 @@ def plan_of(layout: Layout, steps: Iterable[Step], workspaces: Iterable[Workspac
     """A layout's plan; its strategy fills in what it is called by."""
     from convgen.ir.plan import Plan
 
-    spread = tuple(_spread(step, layout.target) for step in steps)
-    return Plan(layout.problem, layout.target, "", layout.config, spread, tuple(workspaces), layout=layout, **more)
+    made = tuple(_spread(step, layout.target) for step in steps)
+    return Plan(layout.problem, layout.target, "", layout.config, made, tuple(workspaces), layout=layout, **more)
 
 
 def _spread(step: Step, target: Target) -> Step:
-    """A launch of which a multiprocessor is to hold one block but has room for two: with the shared memory that it asks
-    for, to be spread."""
     from convgen.ir.plan import Launch
 
-    if not isinstance(step, Launch) or not (step.persistent and step.dependent and step.blocks_per_sm == 1):
-        return step
+    return spread(step, target) if isinstance(step, Launch) and step.persistent else step
+
+
+def spread(launch: Launch, target: Target) -> Launch:
+    """A launch of which a multiprocessor is to hold one block but has room for two: with the shared memory that it asks
+    for, to be spread."""
+    if not launch.dependent or launch.blocks_per_sm > 1:
+        return launch
     half = target.shared_bytes_per_sm // 2  # a block takes some bytes besides: two do not fit
-    return replace(step, spread_bytes=half) if step.shared_bytes < half else step
+    return replace(launch, spread_bytes=half) if launch.shared_bytes < half else launch

@@ -102,6 +102,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "depthwise_direct": ("depthwise_nhwc",),
     "depthwise_stream, FMA": ("depthwise_stream", "depthwise_dgrad", "depthwise_strided_dgrad"),
     "depthwise_stream, MMA": ("depthwise_mma", "depthwise_bands"),
+    "depthwise_stream, sums": ("depthwise_statistics", "depthwise_gradient_sums"),
     "depthwise_wgrad": ("depthwise_wgrad", "depthwise_wgrad, cluster", "depthwise_wgrad, slices"),
     "depthwise_wgrad, shared rows": ("depthwise_wgrad_shared", "depthwise_wgrad, shared rows"),
     "mma_gemm": (

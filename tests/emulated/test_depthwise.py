@@ -11,7 +11,8 @@ from gemm_problems import depthwise_problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import make
-from runs import check_plan, emulated
+from runs import check_channel_sums, check_plan, emulated
+from special_values import with_specials
 from tma_specs import laid_out
 
 from convgen.ir import epilogue as ep
@@ -92,6 +93,25 @@ def test_stream(case: str, seed: int) -> None:
     problem, options = CASES[case]
     source = check_plan(STRATEGY, problem, options, seed)
     assert ("mma_m16n8k8" in source) == (options["math"] != "fma")
+
+
+# ---- sums of channels ------------------------------------------------------------------------------
+
+
+SUMMED = {name: row for name, row in CASES.items() if row[0].y.element.bytes == 2}
+
+
+@pytest.mark.parametrize("case", SUMMED)
+def test_sums_of_channels(case: str, seed: int) -> None:
+    problem, options = SUMMED[case]
+    check_channel_sums(STRATEGY, problem, options, verify.random_inputs(problem, seed), seed)
+
+
+@pytest.mark.parametrize("case", ["bands", "strips", "mma, strips", "mma, rounds of tiles"])
+def test_sums_of_what_is_not_finite(case: str, seed: int) -> None:
+    """Sums of channels without it stay finite, though `mma` multiplies it by zeros."""
+    problem, options = CASES[case]
+    check_channel_sums(STRATEGY, problem, options, with_specials(problem, "x", seed), seed)
 
 
 @pytest.mark.parametrize("wide", [layer(16, (5, 6), 31), layer(16, (3, 4), 7, dilation=17, dtype="f32")], ids=str)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from problems import make
-from runs import emulated
+from runs import check_channel_sums, emulated
 from special_values import expected, with_specials
 from tma_specs import TARGET, check_exact, compilation, laid_out, spec
 
@@ -92,6 +92,13 @@ def test_transposed_convolution(seed: int) -> None:
         seed,
     )
     assert made.plan.strategy == "depthwise"
+
+
+@pytest.mark.parametrize(("problem", "options"), [
+    (problem, options) for problem, options, _ in (*CASES.values(), *STRIDED.values()) if options is not DIRECT
+], ids=str)  # fmt: skip
+def test_sums_of_channels(problem: ConvProblem, options: Options, seed: int) -> None:
+    check_channel_sums(STRATEGY, problem, options, verify.random_inputs(problem, seed), seed)
 
 
 def test_infinities_stay_in_their_windows(seed: int) -> None:

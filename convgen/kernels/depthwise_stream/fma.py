@@ -43,7 +43,8 @@ class Layout(Shared):
     def registers(self) -> int:
         c, columns = self.config, self.axes[1]
         filters = self.read.taps if self.in_registers else columns.filter
-        return (c.tile_p * c.tile_q + filters) * c.vector + columns.inputs(c.tile_q) * self.inputs + OTHER_REGISTERS
+        held = (c.tile_p * c.tile_q + filters + len(self.sums)) * c.vector
+        return held + columns.inputs(c.tile_q) * self.inputs + OTHER_REGISTERS
 
     @cached_property
     def instructions(self) -> float:
@@ -52,7 +53,8 @@ class Layout(Shared):
         taps = self.read.taps / self.run_outputs  # of an output, on average
         products = c.tile_p * c.tile_q * taps * c.vector * (MANY_TAPS if self.read.taps > FEW_TAPS else 1.0)
         filters = 0 if self.in_registers else c.tile_p / rows.phases * self.read.taps * max(1, c.vector // 4) * 4
-        return products + loads * (self.inputs + 1) + filters + c.tile_p * c.tile_q * (c.vector / 2 + 2)
+        stores = c.tile_p * c.tile_q * (c.vector * (0.5 + len(self.sums)) + 2)
+        return products + loads * (self.inputs + 1) + filters + stores
 
     @cached_property
     def lines(self) -> float:

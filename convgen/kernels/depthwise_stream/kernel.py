@@ -26,7 +26,7 @@ from convgen.kernels.depthwise_stream.constraints import PRODUCER, illegal, malf
 from convgen.kernels.depthwise_stream.launches import launch, pointers
 from convgen.kernels.depthwise_stream.layout import UNIT, Layout
 from convgen.kernels.depthwise_stream.space import space
-from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts import lowering, output, partial_sums
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.constants import Constants, extent_name
@@ -46,6 +46,10 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
     further = True
     slice_roles = base.ANY_SLICES
     dynamic = base.ANY_SIZES
+
+    def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
+        """Sums of channels over all images: a block's pixels make a row."""
+        return partial_sums.summed(problem, of_images=False)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if found := depthwise_obstacles(problem, target):
@@ -118,7 +122,8 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
 
     def plan(self, layout: Layout) -> Plan:
         limits = lowering.index_limits(layout.problem, "int")
-        return plan_of(layout, [launch(layout)], notes=layout.assigned.notes, limits=limits)
+        parts = partial_sums.workspaces(layout.read, layout.partial_bytes) if layout.sums else ()
+        return plan_of(layout, [launch(layout)], parts, notes=layout.assigned.notes, limits=limits)
 
     def source(self, plan: Plan) -> str:
         layout = plan.layout
@@ -138,7 +143,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         text = "\n".join([result.text, *store])
         mentioned = set(re.findall(r"\w+", text))
         # of what a tile holds; y's map drops what lies outside y, and nothing else does
-        asked = {"p", "q"} if not layout.staged_bytes or result.further else mentioned
+        asked = {"p", "q"} if not layout.staged_bytes or result.further or layout.sums else mentioned
         guards = {
             "p": rows.output % config.band > 0 and "p" in asked,
             "q": (columns.output % config.strip > 0 or q_tail) and "q" in asked,

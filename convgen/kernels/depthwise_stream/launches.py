@@ -5,9 +5,10 @@ from __future__ import annotations
 from convgen.ir.plan import Launch, Param
 from convgen.kernels.depthwise_stream.constraints import PRODUCER
 from convgen.kernels.depthwise_stream.layout import Layout
+from convgen.kernels.parts import partial_sums
 from convgen.kernels.parts.depthwise import boxes
 from convgen.kernels.parts.elementwise import Pointer, epilogue_pointers, factor_pointers, result_pointers
-from convgen.kernels.parts.persistent import persistent
+from convgen.kernels.parts.persistent import fixed, persistent
 
 
 def _maps(layout: Layout) -> list[Param]:
@@ -26,13 +27,17 @@ def pointers(layout: Layout) -> list[Pointer]:
     problem = layout.read
     factors = factor_pointers(problem)
     results = epilogue_pointers if layout.staged_bytes else result_pointers
-    return [*(factors if layout.own_zeros else factors[1:]), *results(problem)]
+    return [*(factors if layout.own_zeros else factors[1:]), *results(problem), *partial_sums.pointers(problem)]
 
 
 def launch(layout: Layout) -> Launch:
+    """Blocks that make rows of partial sums are as many on every GPU, so that all add up the same."""
     params = [*_maps(layout), *(p.vector_param for p in pointers(layout))]
-    return persistent(
+    found = persistent(
         layout.problem, layout.assigned.params(params), tiles=layout.bands, slices=layout.slices,
         threads=layout.consumer_threads + PRODUCER, shared_bytes=layout.shared_bytes,
         blocks_per_sm=layout.config.blocks, dependent=True,
     )  # fmt: skip
+    if not layout.sums:
+        return found
+    return fixed(found, layout.workers * layout.slices, layout.target)

@@ -16,6 +16,7 @@ from convgen.kernels.parts.limits import WARP
 ALIGNMENT = 128  # bytes: where TMA may write
 UNIT = 16  # bytes: what a lane loads of a pixel at most
 WORD = 4  # bytes: what a lane loads of a pixel at least
+SUM = 4  # bytes
 
 
 @dataclass(frozen=True)
@@ -211,8 +212,39 @@ class Layout(Depthwise[Config]):
         return self.alignment + 2 * self.staged_bytes + self.filter_bytes
 
     @property
+    def ring_bytes(self) -> int:
+        """Of all slabs.  Sums of what a block has made lie there when all slabs have been read."""
+        return max(self.config.stages * self.slab_bytes, self.sums_bytes)
+
+    @property
+    def sums_need_more(self) -> bool:
+        """Whether sums take more room than the slabs."""
+        return self.sums_bytes > self.config.stages * self.slab_bytes
+
+    @property
     def shared_bytes(self) -> int:
-        return self.fixed_bytes + self.config.stages * self.stage_bytes
+        return self.fixed_bytes + self.config.stages * (self.stage_bytes - self.slab_bytes) + self.ring_bytes
+
+    @property
+    def workers(self) -> int:
+        """Blocks of a slice, each with a run of the bands."""
+        return max(1, min(self.target.sms * self.config.blocks, self.bands * self.slices) // self.slices)
+
+    @cached_property
+    def sums(self) -> tuple[str, ...]:
+        """Names of the sums of channels, of which threads add up their own results."""
+        return tuple(t.name for t in self.read.sums)
+
+    @property
+    def partial_bytes(self) -> dict[str, int]:
+        """Of each sum's rows, of which a block makes one, by the sum's name."""
+        return {t.name: self.workers * t.bytes for t in self.read.sums}
+
+    @property
+    def sums_bytes(self) -> int:
+        """A block's sums of the tiles that it makes at once, in whole units of the alignment."""
+        size = len(self.sums) * self.tiles_at_once * self.config.slice * SUM
+        return -(-size // self.alignment) * self.alignment
 
     @property
     def part_sectors(self) -> bool:

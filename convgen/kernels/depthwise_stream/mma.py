@@ -179,7 +179,7 @@ class Layout(Shared):
         b = self.blocks
         rows = b.p * self.axes[0].stride * (b.sets - 1) + 2
         filters = self.filter_words if self.in_registers else 0
-        return b.quads * WORDS * rows + filters + b.sets * 16 + OTHER_REGISTERS
+        return b.quads * WORDS * rows + filters + b.sets * 16 + len(self.sums) * CHANNELS + OTHER_REGISTERS
 
     @cached_property
     def instructions(self) -> float:
@@ -188,7 +188,8 @@ class Layout(Shared):
         ways = 2 if self.axes[1].stride % 2 == 0 else 1 if self.swizzle else min(units & -units, 8)
         loads = rows.inputs(b.rows) * (b.quads * (1 + 3 * ways) + 3)
         factors = b.lines * b.quads * (2 * WORDS + (0 if self.in_registers else 4))
-        return loads + factors + b.lines * b.quads * WORDS * b.sets * MMA + b.sets * 80
+        stores = b.sets * (80 + 2 * CHANNELS * len(self.sums))
+        return loads + factors + b.lines * b.quads * WORDS * b.sets * MMA + stores
 
 
 def obstacles(assigned: Assignment) -> Obstacles:

@@ -26,7 +26,7 @@ FEW_THREADS = 96  # which leave a thread as many registers as it may have
 #: What follows from a part, whatever its threads, blocks and stages.
 OF_PARTS = (
     "registers", "instructions", "lines", "inside", "step", "slabs", "slab_bytes", "outside_bytes", "tiles",
-    "fixed_bytes", "slices", "strips", "p_tiles", "vectors",
+    "fixed_bytes", "slices", "strips", "p_tiles", "vectors", "sums",
 )  # fmt: skip
 
 

@@ -151,7 +151,7 @@ class Result:
     `body` makes result i, `store` writes the vectors; `words` are what it writes, `at` is where.
 
     `channels` are loads, too: of operands that have a value for each channel alone, by name.  A thread that keeps its
-    channels loads them once.  `further` stores the further results of the epilogue.
+    channels loads them once, and adds sums up: `body` adds to `total_<name>[e]`.  `further` stores further results.
     """
 
     c_type: str  # of v
@@ -247,6 +247,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
         else:
             element = f"result_{t.name}[{at.element(t)}]"
             further += _each(run, f"{element} = {lowering.store(t.dtype, f'{name}[e]', 'f32')};")
+    body += (f"total_{t.name}[e] += {values[t.name]};" for t in problem.sums if problem.like(t) is problem.result)
     body.append(f"v[e] = {c_epilogue(last.value, 'v[e]', values)};")
     stored = store_run(dtype, y, run, "f32")
     lines = [*loads, *further, *(line for _, some in channels for line in some)]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from convgen.ir.plan import Param, Workspace
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.parts import assignment, sums
+from convgen.kernels.parts.elementwise import Pointer
 from convgen.kernels.parts.lowering import PACK
 
 #: The dims of a sum of each image's channels.
@@ -56,6 +57,11 @@ def partial_bytes(problem: ConvProblem, parts: tuple[PartialSum, ...], rows: int
     """Of each sum's rows, `rows` of all images, which are written, and read again by launches behind the kernel; by its
     name."""
     return {part.name: (part.image_rows or rows) * t.bytes for part, t in zip(parts, problem.sums, strict=True)}
+
+
+def pointers(problem: ConvProblem) -> list[Pointer]:
+    """The rows, of a kernel that lists its pointers."""
+    return [Pointer(f"result_{t.name}", "f32", sums.partial(t), written=True) for t in problem.sums]
 
 
 def params(problem: ConvProblem) -> list[Param]:

@@ -1,12 +1,15 @@
-"""The launch of a persistent kernel that is a problem's only one."""
+"""The launch of a persistent kernel that is a problem's only one, on as many blocks as fit or on a fixed number."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from convgen.ir.plan import Launch, Param
 from convgen.ir.problem import ConvProblem
+from convgen.kernels.base import spread
 from convgen.kernels.parts.elementwise import size_params
+from convgen.targets import Target
 
 
 def persistent(
@@ -19,3 +22,9 @@ def persistent(
         f"convgen_{problem.name}", (tiles * slices, 1, 1), threads, (*params, *size_params(problem)), shared_bytes,
         persistent=True, blocks_per_sm=blocks_per_sm, multiple_of=slices, dependent=dependent,
     )  # fmt: skip
+
+
+def fixed(launch: Launch, blocks: int, target: Target) -> Launch:
+    """The launch of so many blocks on every GPU, each of which makes a part of a sum: so the sum's last bits do not
+    depend on how many blocks a GPU holds."""
+    return spread(replace(launch, grid=(blocks, 1, 1), persistent=False, multiple_of=1), target)
