@@ -67,7 +67,7 @@ _BINARY = {
     "maximum": "max({t}, {o})",
     "minimum": "min({t}, {o})",
     "prelu": "select({t} > 0.0, {t}, {t} * {o})",
-    "relu_backward": "select({o} > 0.0, {t}, 0.0)",
+    "relu_backward": "select({o} <= 0.0, 0.0, {t})",
 }
 
 

@@ -44,7 +44,7 @@ _BINARY: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "maximum": torch.clamp_min,
     "minimum": torch.clamp_max,
     "prelu": lambda t, slope: torch.where(t > 0, t, t * slope),
-    "relu_backward": lambda t, result: torch.where(result > 0, t, torch.zeros_like(t)),
+    "relu_backward": lambda t, result: torch.where(result <= 0, torch.zeros_like(t), t),
 }
 #: What is summed of the value and the sum's operands, by its word.
 _SUMMED: dict[str, Callable[..., Tensor]] = {

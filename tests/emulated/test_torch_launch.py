@@ -275,6 +275,17 @@ def test_a_gradient_behind_a_branch_and_a_relu_gives_its_sums():
         assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
 
 
+def test_a_gradient_passes_where_a_relus_result_is_nan():
+    """As through torch's relu."""
+    grad, saved, weight = integers(1, 64, 4, 4), integers(1, 64, 4, 4), torch.eye(64).half().view(64, 64, 1, 1)
+    grad, saved = (each.to(memory_format=torch.channels_last) for each in (grad, saved))
+    saved[:, ::3] = torch.nan
+    asked = summed.of_input(grad, weight, [saved], "relu_backward", "value", list(grad.shape), *POINTWISE)
+    right = torch.ops.aten.threshold_backward(grad, saved, 0)
+    for made, total in (summed._on_gpu(asked), asked.by_aten()):
+        assert torch.equal(made, right) and torch.equal(total, right.float().sum((0, 2, 3)))
+
+
 # ---- sites --------------------------------------------------------------------------------------
 
 
