@@ -6,10 +6,17 @@ colon.  Functions of two values, such as `add` and `prelu`, take a number, or th
     add relu                    relu(acc + a0)
     mul:0.5 clamp:0.0,6.0 add   clamp(acc * 0.5, 0, 6) + a0
 
+Gradients of activations take an operand, z, which is what the activation read.  With `_of_norm` they compute z from
+what BatchNorm read, and the mean, 1 / deviation, weight and bias of each channel:
+
+    hardtanh_backward:0.0,6.0   select(a0 <= 0 || a0 >= 6, 0, acc)
+    relu_backward_of_norm       select(z <= 0, 0, acc), z = (a0 - a1) * a2 * a3 + a4
+
 Sums of each channel over all that a chain makes are text, too, a word each:
 
     value square                of v, of v * v
     value product               of v, of v * (a - b): of the next two operands
+    value product_of_norm       of v, of v * (a - b): of what BatchNorm read, and the next operand
     image_value image_square    of v, of v * v, for each image
 """
 
@@ -58,7 +65,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "square": Activation("{t} * {t}"),
     "abs": Activation("abs({t})"),
 }
-#: Of two values, the second a number or an operand.  relu_backward is the gradient behind a relu with this result.
+#: Of two values, the second a number or an operand.
 _BINARY = {
     "add": "{t} + {o}",
     "sub": "{t} - {o}",
@@ -67,18 +74,39 @@ _BINARY = {
     "maximum": "max({t}, {o})",
     "minimum": "min({t}, {o})",
     "prelu": "select({t} > 0.0, {t}, {t} * {o})",
-    "relu_backward": "select({o} <= 0.0, 0.0, {t})",
 }
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of what an activation reads, {o}, from that of its result: text in the language, with so many
+    numbers."""
+
+    text: str
+    numbers: int = 0
+
+
+#: Conditions are such that a NaN passes the gradient where torch's does.  relu's argument may be its result.
+_GRADIENTS = {
+    "relu_backward": Gradient("select({o} <= 0.0, 0.0, {t})"),
+    "hardtanh_backward": Gradient("select({o} <= {0} || {o} >= {1}, 0.0, {t})", 2),
+    "silu_backward": Gradient("{t} * sigmoid({o}) * (1.0 + {o} * (1.0 - sigmoid({o})))"),
+    "hardswish_backward": Gradient("select({o} <= -3.0, 0.0, select({o} < 3.0, {t} * ({o} / 3.0 + 0.5), {t}))"),
+}
+_OF_NORM = "_of_norm"
+#: BatchNorm's result, of the five operands.
+_NORM = "({0} - {1}) * {2} * {3} + {4}"
 
 
 @dataclass(frozen=True)
 class Sum:
     """What is summed over all but the channels, or but those of each image: its text in the language, of the value and
-    so many operands."""
+    so many operands.  `of_norm`: before them comes what BatchNorm read in the epilogue."""
 
     text: str
     operands: int = 0
     of_images: bool = False
+    of_norm: bool = False
 
     def expression(self, value: str, operands: Sequence[str]) -> str:
         return self.text.format(*operands, t=value)
@@ -88,6 +116,7 @@ SUMS = {
     "value": Sum("{t}"),
     "square": Sum("{t} * {t}"),
     "product": Sum("{t} * ({0} - {1})", 2),
+    "product_of_norm": Sum("{t} * ({0} - {1})", 1, of_norm=True),
     "image_value": Sum("{t}", of_images=True),
     "image_square": Sum("{t} * {t}", of_images=True),
 }
@@ -95,24 +124,54 @@ SUMS = {
 
 @dataclass(frozen=True)
 class Step:
-    """One function of the value so far, or of it and a number or the next operand."""
+    """One function of the value so far, or of it and a number or the next operands."""
 
     kind: str
     numbers: tuple[float, ...] = ()
 
     @property
-    def takes_operand(self) -> bool:
-        return self.kind in _BINARY and not self.numbers
+    def operands(self) -> int:
+        """How many it takes."""
+        if self.of_norm:
+            return 5
+        return 1 if self.kind in _GRADIENTS else int(self.kind in _BINARY and not self.numbers)
+
+    @property
+    def of_norm(self) -> bool:
+        """Whether it computes BatchNorm's result."""
+        return self.kind.endswith(_OF_NORM)
+
+    @property
+    def gradient(self) -> str:
+        """The kind of gradient that it is; else its own kind."""
+        return self.kind.removesuffix(_OF_NORM)
 
     def __str__(self) -> str:
         return self.kind + (":" + ",".join(map(repr, self.numbers)) if self.numbers else "")
 
     def expression(self, value: str, operand: str) -> str:
-        """The step in the language, of a value and the operand that it takes."""
+        """The step in the language, of a value and the operand that it takes, or BatchNorm's result."""
         numbers = [repr(n) for n in self.numbers]
+        if self.gradient in _GRADIENTS:
+            return _GRADIENTS[self.gradient].text.format(*numbers, t=value, o=operand)
         if self.kind in _BINARY:
             return _BINARY[self.kind].format(t=value, o=numbers[0] if numbers else operand)
         return ACTIVATIONS[self.kind].text.format(*numbers, t=value)
+
+
+def norm_expression(operands: Sequence[str]) -> str:
+    """BatchNorm's result in the language, of the operands of a step that computes it."""
+    return _NORM.format(*operands)
+
+
+def read_by_norm(steps: Sequence[Step]) -> int | None:
+    """Which operand of an epilogue is what BatchNorm read; None where no step computes BatchNorm's result."""
+    count = 0
+    for step in steps:
+        if step.of_norm:
+            return count
+        count += step.operands
+    return None
 
 
 def _float(number: object) -> float:
@@ -160,7 +219,9 @@ def steps_of(text: str) -> tuple[Step, ...]:
     for word in text.split():
         kind, _, numbers = word.partition(":")
         step = Step(kind, tuple(map(float, numbers.split(","))) if numbers else ())
-        if kind in _BINARY:
+        if step.gradient in _GRADIENTS:
+            right = len(step.numbers) == _GRADIENTS[step.gradient].numbers
+        elif kind in _BINARY:
             right = len(step.numbers) <= 1
         else:
             right = kind in ACTIVATIONS and len(step.numbers) == len(ACTIVATIONS[kind].defaults)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convgen.functional.pointwise import Step, Sum
+from convgen.functional.pointwise import Step, Sum, norm_expression, read_by_norm
 from convgen.ir.problem import OPS, SPATIAL, Op, Padding
 
 #: Dims of each role's tensor by torch's order of axes: batch or filters, channels, then the spatial axes.
@@ -145,13 +145,18 @@ class Convolution:
         left = iter(f"{letter}{i}" for i in range(len(operands)))
         for i, step in enumerate(steps):
             name = tensor if i == len(steps) - 1 and not sums else f"{local}{i}"
-            lines.append(f"    {name} = {step.expression(value, next(left) if step.takes_operand else '')}")
+            read = [next(left) for _ in range(step.operands)]
+            if step.of_norm:
+                lines.append(f"    z{i} = {norm_expression(read)}")
+                read = [f"z{i}"]
+            lines.append(f"    {name} = {step.expression(value, *read or [''])}")
             value = name
         if any(s.of_images for s in sums) and self.y.dtype in ROUNDED:
             # an image that is flat has no variance then, as where a pass reads what is stored
             lines.append(f"    {local}r = round_{self.y.dtype}({value})")
             value = f"{local}r"
         for i, summed in enumerate(sums):
-            lines.append(f"    s{i} = {summed.expression(value, [next(left) for _ in range(summed.operands)])}")
+            read = [f"{letter}{read_by_norm(steps)}"] * summed.of_norm + [next(left) for _ in range(summed.operands)]
+            lines.append(f"    s{i} = {summed.expression(value, read)}")
         lines += [f"    {tensor} = {value}"] if sums else []
         return [f"  {block} {{", *lines, "  }"]

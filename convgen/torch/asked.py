@@ -11,7 +11,7 @@ import torch
 
 from convgen.functional.arrays import strides_in
 from convgen.functional.layouts import Given, result_order
-from convgen.functional.pointwise import SUMS, steps_of
+from convgen.functional.pointwise import SUMS, read_by_norm, steps_of
 from convgen.functional.recipe import Recipe, broadcast, input_gradient, weight_gradient
 from convgen.ir.problem import Op
 from convgen.torch import aten
@@ -230,7 +230,7 @@ class Summed(NamedTuple):
         """By aten: the result, and the sums in float32."""
         operands, epilogue = self.operands, self.epilogue
         if isinstance(self.bare, Forward):  # whose bias is added before anything is rounded
-            count = sum(step.takes_operand for step in steps_of(epilogue))
+            count = sum(step.operands for step in steps_of(epilogue))
             made = aten.fused(*self.bare._replace(operands=list(operands[:count]), epilogue=epilogue))
             operands, epilogue = operands[count:], ""
         else:
@@ -255,10 +255,10 @@ class Summed(NamedTuple):
     def spared(self) -> int:
         """Tensors as large as the result that need not be read because the kernel makes the sums: the pass that would
         make them reads the result, and with it each operand of that size; a pass behind it reads what the epilogue
-        makes, and not what the epilogue reads."""
-        size, steps = self.result.numel(), sum(step.takes_operand for step in steps_of(self.epilogue))
-        large = [o.numel() == size for o in self.operands]
-        return 1 + sum(large) + any(large[:steps])
+        makes, and not what the epilogue reads, but for what BatchNorm read."""
+        steps, large = steps_of(self.epilogue), [o.numel() == self.result.numel() for o in self.operands]
+        read = large[: sum(step.operands for step in steps)]
+        return 1 + sum(large) + any(is_large and i != read_by_norm(steps) for i, is_large in enumerate(read))
 
 
 class WithBias(NamedTuple):

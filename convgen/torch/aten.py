@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from convgen.functional.pointwise import SUMS, Step, steps_of
+from convgen.functional.pointwise import SUMS, Step, read_by_norm, steps_of
 
 Tensor = Any
 TF = torch.nn.functional
@@ -44,13 +44,22 @@ _BINARY: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "maximum": torch.clamp_min,
     "minimum": torch.clamp_max,
     "prelu": lambda t, slope: torch.where(t > 0, t, t * slope),
-    "relu_backward": lambda t, result: torch.where(result <= 0, torch.zeros_like(t), t),
+}
+#: The gradient of what an activation read, of its result's gradient, what it read, and numbers.
+_GRADIENTS: dict[str, Callable[..., Tensor]] = {
+    "relu_backward": lambda t, z: torch.where(z <= 0, torch.zeros_like(t), t),
+    "hardtanh_backward": lambda t, z, low, high: torch.where((z <= low) | (z >= high), torch.zeros_like(t), t),
+    "silu_backward": lambda t, z: t * torch.sigmoid(z) * (1 + z * (1 - torch.sigmoid(z))),
+    "hardswish_backward": lambda t, z: torch.where(
+        z <= -3, torch.zeros_like(t), torch.where(z < 3, t * (z / 3 + 0.5), t)
+    ),
 }
 #: What is summed of the value and the sum's operands, by its word.
 _SUMMED: dict[str, Callable[..., Tensor]] = {
     "value": lambda t: t,
     "square": lambda t: t * t,
     "product": lambda t, a, b: t * (a - b),
+    "product_of_norm": lambda t, read, mean: t * (read - mean),
 }
 
 
@@ -156,11 +165,13 @@ def summed(made: Tensor, operands: Sequence[Tensor], epilogue: str, sums: str) -
     """A convolution's or a gradient's epilogue, of float32, in its own type, and sums of that for each channel, or for
     each one of an image."""
     steps, pixels = steps_of(epilogue), list(range(2, made.dim()))
-    count = sum(step.takes_operand for step in steps)
+    count, read = sum(step.operands for step in steps), read_by_norm(steps)
     value, left = apply(steps, made.float(), operands[:count]), iter(operands[count:])
     found = [value.to(made.dtype)]
     for word in sums.split():
-        summand = _SUMMED[word.removeprefix("image_")](value, *[next(left) for _ in range(SUMS[word].operands)])
+        of_norm = [operands[read]] if SUMS[word].of_norm and read is not None else []
+        given = (*of_norm, *(next(left) for _ in range(SUMS[word].operands)))
+        summand = _SUMMED[word.removeprefix("image_")](value, *given)
         found.append(summand.sum(pixels if SUMS[word].of_images else [0, *pixels]))
     return found
 
@@ -169,11 +180,20 @@ def apply(steps: Sequence[Step], value: Tensor, operands: Sequence[Tensor]) -> T
     """The steps of an epilogue, one after the other."""
     left = iter(operands)
     for step in steps:
-        if step.kind in _BINARY:
-            value = _BINARY[step.kind](value, step.numbers[0] if step.numbers else next(left))
+        read = [next(left) for _ in range(step.operands)]
+        if step.gradient in _GRADIENTS:
+            z = _normalized(*read) if step.of_norm else read[0].to(value.dtype)
+            value = _GRADIENTS[step.gradient](value, z, *step.numbers)
+        elif step.kind in _BINARY:
+            value = _BINARY[step.kind](value, *step.numbers or read)
         else:
             value = FUNCTIONS[step.kind](value, *step.numbers)
     return value
+
+
+def _normalized(read: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """BatchNorm's result, in float32."""
+    return (read.float() - mean) * scale * weight + bias
 
 
 def fused(
@@ -186,7 +206,7 @@ def fused(
         opening, dtype = steps_of(prologue), input.dtype
         wide = input.to(torch.promote_types(dtype, torch.float32))
         input = apply(opening, wide, operands).to(dtype)
-        operands = operands[sum(step.takes_operand for step in opening) :]
+        operands = operands[sum(step.operands for step in opening) :]
     steps, bias = steps_of(epilogue), None
     filters = weight.shape[1] * groups if transposed else weight.shape[0]
     if steps and steps[0] == Step("add") and _is_bias(operands[0], input, filters):

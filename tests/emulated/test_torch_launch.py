@@ -17,6 +17,7 @@ from convgen.torch.asked import Gradient, WithBias  # noqa: E402
 from convgen.torch.network import sites  # noqa: E402
 
 torch.set_num_threads(1)
+A, DECOMPOSED = torch.ops.aten, torch._decomp.decomposition_table
 POINTWISE = [1, 1], [0, 0], [1, 1], 1
 
 
@@ -275,15 +276,39 @@ def test_a_gradient_behind_a_branch_and_a_relu_gives_its_sums():
         assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
 
 
-def test_a_gradient_passes_where_a_relus_result_is_nan():
-    """As through torch's relu."""
-    grad, saved, weight = integers(1, 64, 4, 4), integers(1, 64, 4, 4), torch.eye(64).half().view(64, 64, 1, 1)
-    grad, saved = (each.to(memory_format=torch.channels_last) for each in (grad, saved))
-    saved[:, ::3] = torch.nan
-    asked = summed.of_input(grad, weight, [saved], "relu_backward", "value", list(grad.shape), *POINTWISE)
-    right = torch.ops.aten.threshold_backward(grad, saved, 0)
-    for made, total in (summed._on_gpu(asked), asked.by_aten()):
-        assert torch.equal(made, right) and torch.equal(total, right.float().sum((0, 2, 3)))
+#: As Inductor has them: its NaNs are those of torch's own functions on a GPU, not on a CPU.
+GRADIENTS = {
+    "relu_backward": lambda g, z: DECOMPOSED[A.threshold_backward.default](g, z, 0),
+    "hardtanh_backward:0.0,6.0": lambda g, z: DECOMPOSED[A.hardtanh_backward.default](g, z, 0, 6),
+    "silu_backward": DECOMPOSED[A.silu_backward.default],
+    "hardswish_backward": DECOMPOSED[A.hardswish_backward.default],
+}
+
+
+@pytest.mark.parametrize("of_norm", [False, True])
+@pytest.mark.parametrize("word", GRADIENTS)
+def test_the_gradient_of_an_activation_is_torchs(word, of_norm):
+    """Of values around the kinks, and a NaN, which passes the gradient as torch has it; so do its sums."""
+    grad, z = (integers(1, 64, 4, 4).to(memory_format=torch.channels_last) for _ in range(2))
+    z[0, :24, 0, 0] = torch.tensor([-3, -0.0, 3, 6, 8, -40] * 4).half()
+    z[:, ::3, 1, 2] = torch.nan
+    mean, scale = torch.randint(-2, 3, (1, 64, 1, 1)).float(), 2.0 ** torch.randint(-1, 2, (1, 64, 1, 1))
+    weight, bias = 2.0 ** torch.randint(-1, 2, (64, 1, 1)), torch.randint(-2, 3, (64, 1, 1)).float()
+    read = ((z.float() - bias) / weight / scale + mean).half()
+    kind, colon, numbers = word.partition(":")
+    epilogue, sums, operands = word, "value product", [z, read, mean]
+    if of_norm:
+        epilogue, sums = f"{kind}_of_norm{colon}{numbers}", "value product_of_norm"
+        operands = [read, mean, scale, weight, bias, mean]
+    filters = torch.eye(64).half().view(64, 64, 1, 1)
+    asked = summed.of_input(grad, filters, operands, epilogue, sums, list(grad.shape), *POINTWISE)
+    right = GRADIENTS[word](grad.float(), z.float())
+    summands = right, right * (read.float() - mean)
+    assert "tma_im2col" in asked.served().kernel and right.isnan().any() == (word == "silu_backward")
+    for made, *found in (summed._on_gpu(asked), asked.by_aten()):
+        torch.testing.assert_close(made.float(), right, rtol=1e-3, atol=1e-5, equal_nan=True)
+        for mine, summand in zip(found, summands, strict=True):
+            torch.testing.assert_close(mine, summand.sum((0, 2, 3)), rtol=1e-5, atol=1e-3, equal_nan=True)
 
 
 # ---- sites --------------------------------------------------------------------------------------

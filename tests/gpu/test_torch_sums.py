@@ -74,6 +74,34 @@ def test_sums_of_a_gradient(layer, dtype, epilogue):
         assert (found - terms.sum((0, 2, 3))).abs().max() <= 1e-4 * terms.abs().sum((0, 2, 3)).max()
 
 
+GRADIENTS = {
+    "hardtanh_backward_of_norm:0.0,6.0": lambda g, z: torch.where((z <= 0) | (z >= 6), 0, g),
+    "silu_backward_of_norm": torch.ops.aten.silu_backward,
+    "hardswish_backward_of_norm": torch.ops.aten.hardswish_backward,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("layer", LAYERS[:-1], ids=str)
+@pytest.mark.parametrize("word", GRADIENTS)
+def test_sums_behind_an_activation_of_batchnorm(layer, dtype, word):
+    c, k, taps, stride = layer
+    read, x = image(c, dtype), image(c, dtype)
+    w = (torch.randn(k, c, taps, taps, device="cuda") / k**0.5).to(dtype).to(**LAST)
+    geometry = [stride] * 2, [taps // 2] * 2, [1, 1], 1
+    grad = torch.randn_like(torch.ops.convgen.conv(x, w, None, *geometry))
+    mean, scale, weight, bias = (torch.randn(*size, c, 1, 1, device="cuda") for size in ((1,), (1,), (), ()))
+    operands = [read, mean, scale, weight, bias, mean]
+    arguments = grad, w, operands, word, "value product_of_norm", list(x.shape), *geometry
+    assert (asked := summed.of_input(*arguments)).served().launch is not None, asked.served().why_not
+    g, total, product = torch.ops.convgen.conv_input_sums(*arguments)
+    right = torch.nn.grad.conv2d_input(x.shape, w.double(), grad.double(), stride, taps // 2)
+    right = GRADIENTS[word](right, ((read.float() - mean) * scale * weight + bias).double())
+    near(g, right, 1e-2)
+    for found, terms in ((total, right), (product, right * (read.double() - mean))):
+        assert (found - terms.sum((0, 2, 3))).abs().max() <= 1e-4 * terms.abs().sum((0, 2, 3)).max()
+
+
 class Block(nn.Module):
     """A bottleneck, whose shortcut may have a convolution of its own."""
 

@@ -116,6 +116,61 @@ def test_a_residual_network_trains_as_torchs_does(graphs):
     assert "relu_backward sums: value product" in str(ct.reports()[-1])
 
 
+ACTIVATIONS = {
+    "hardtanh_backward_of_norm:0.0,6.0": nn.ReLU6,
+    "silu_backward_of_norm": nn.SiLU,
+    "hardswish_backward_of_norm": nn.Hardswish,
+}
+
+
+class Inverted(nn.Module):
+    """An inverted bottleneck, perhaps gated, beside a shortcut."""
+
+    def __init__(self, c: int, activation, gate: bool = False) -> None:
+        super().__init__()
+        depthwise = nn.Conv2d(2 * c, 2 * c, 3, padding=1, groups=2 * c, bias=False)
+        self.wide = nn.Sequential(nn.Conv2d(c, 2 * c, 1, bias=False), nn.BatchNorm2d(2 * c), activation())
+        self.deep = nn.Sequential(depthwise, nn.BatchNorm2d(2 * c), activation())
+        self.narrow = nn.Sequential(nn.Conv2d(2 * c, c, 1, bias=False), nn.BatchNorm2d(c))
+        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(2 * c, 2 * c, 1), nn.Sigmoid()) if gate else None
+
+    def forward(self, x):
+        y = self.deep(self.wide(x))
+        return x + self.narrow(y if self.gate is None else y * self.gate(y))
+
+
+@pytest.mark.parametrize("word", ACTIVATIONS)
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize("whole", [False, True])  # the model in bfloat16, without autocast
+def test_gradients_of_activations_behind_batchnorm_give_sums(word, gate, whole, graphs):
+    """Not those behind a gate, whose own gradient is a sum of the same dgrad."""
+    torch.manual_seed(0)
+    activation = ACTIVATIONS[word]
+    stem = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), activation()
+    model = nn.Sequential(*stem, Inverted(8, activation, gate), Inverted(8, activation), nn.Conv2d(8, 4, 1))
+    for norm in (each for each in model.modules() if isinstance(each, nn.BatchNorm2d)):
+        nn.init.uniform_(norm.weight, 0.5, 2.0)
+        nn.init.uniform_(norm.bias, -1.0, 2.0)
+    model, x = model.to(**LAST), torch.randn(4, 3, 12, 12).to(**LAST)
+    exact = copy.deepcopy(model).double()
+    model = model.bfloat16() if whole else model
+    compiled, given = torch.compile(model, backend=ct.compile_graph), x.bfloat16() if whole else x
+    found = []
+    for one, read in ((compiled, given), (model, given), (exact, x.double())):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=one is not exact and not whole):
+            one(read).mul(torch.linspace(-1, 1, 10)).square().sum().backward()
+        found.append([p.grad.double() for p in (exact if one is exact else model).parameters()])
+    mine, theirs, right = (torch.cat([grad.flatten() for grad in each]) for each in found)
+    assert (mine - right).norm() <= 1.3 * (theirs - right).norm()
+    plain = ": value product"  # behind no activation
+    inverted = [f"{word}: value product_of_norm"] * 2
+    assert endings(graphs[1]) == [
+        plain, *inverted, f"add{plain}",
+        *inverted[gate:], f"add {word}: value product_of_norm",
+    ]  # fmt: skip
+
+
 def _far_from_zero(layer) -> None:
     """Lets a layer of whole numbers that are not 0 give such numbers: rounding flips no relu behind BatchNorm."""
     weight = torch.zeros_like(layer.weight)
@@ -183,6 +238,11 @@ def test_sums_are_weighed_against_the_passes_that_they_spare(monkeypatch):
     assert Summed(bare, [large, mean], "", "value product").times(Timer()) == (13.0, 8.0 + 4 + 1)
     masked = Summed(bare, [large, large, large, mean], "add relu_backward", "value product")
     assert masked.times(Timer()) == (13.0, 8.0 + 10 + 1)
+    # what BatchNorm read is read for the activation, too, and again by the pass behind
+    of_norm = Summed(bare, [large, *[mean] * 5], "silu_backward_of_norm", "value product_of_norm")
+    assert of_norm.times(Timer()) == (13.0, 8.0 + 4 + 1)
+    of_sum = Summed(bare, [large, large, *[mean] * 5], "add silu_backward_of_norm", "value product_of_norm")
+    assert of_sum.times(Timer()) == (13.0, 8.0 + 8 + 1)
 
 
 def test_a_channel_of_one_value_has_no_negative_variance(graphs):

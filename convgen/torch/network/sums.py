@@ -3,9 +3,10 @@
 A forward pass has BatchNorm's statistics, aten::var_mean of a convolution's result.  A backward pass has the sums of
 BatchNorm's gradient, of what follows the gradient of a convolution's input:
 
-    g = where(saved <= 0, 0, dx + branch)       relu's gradient, and another branch's, where there are such
+    g = where(saved <= 0, 0, dx + branch)       an activation's gradient, and another branch's, where there are such
     sum(g), sum(g * (read - mean))              read is what BatchNorm read
 
+The activation is relu, or one of network.activation_gradients, whose kernel computes BatchNorm's result anew from read.
 The graphs are Inductor's, in which aten's functions are decomposed.  What the sums read is in memory anyway: tensors
 that the forward pass saved, and the gradient of the branch.
 """
@@ -21,8 +22,9 @@ import torch
 
 from convgen.torch.asked import Bare, Summed
 from convgen.torch.network import moments
+from convgen.torch.network.activation_gradients import activation_gradient
 from convgen.torch.network.chains import NARROW
-from convgen.torch.network.trace import call, is_call, value_of
+from convgen.torch.network.trace import call, erase_unread, is_call, value_of
 
 Node = Any
 Tensor = Any
@@ -37,6 +39,7 @@ class Ending:
     chain: list[Node]  # from the convolution's result to the epilogue's
     epilogue: list[str] = field(default_factory=list)
     operands: list[Node] = field(default_factory=list)
+    read_by_norm: Node | None = None  # where the epilogue computes BatchNorm's result: what that read
     statistics: Node | None = None  # aten::var_mean of the result, for which the sums are of the values and squares
     sums: list[tuple[str, list[Node]]] = field(default_factory=list)  # else: each sum's word, and the nodes that are it
     sum_operands: list[Node] = field(default_factory=list)
@@ -70,8 +73,10 @@ class Ending:
                 node.replace_all_uses_with(found)
                 graph.erase_node(node)
         self.value.replace_all_uses_with(value)
+        read = dict.fromkeys(source for node in self.chain[1:] for source in node.all_input_nodes)
         for node in reversed(self.chain[1:]):
             graph.erase_node(node)
+        erase_unread(graph, *(node for node in read if node not in self.chain))
 
 
 def ending_of(result: Node) -> Ending | None:
@@ -116,7 +121,7 @@ def _replace_statistics(graph: Any, node: Node, total: Node, squares: Node) -> N
 def _gradient_sums(result: Node) -> Ending | None:
     found = Ending([result])
     _add_branch(found)
-    _add_mask(found)
+    _add_activation(found)
     totals: list[Node] = []
     products: dict[tuple[Node, Node], list[Node]] = {}
     for wide in _wide(found.value):
@@ -127,10 +132,11 @@ def _gradient_sums(result: Node) -> Ending | None:
                 products.setdefault(centered, []).extend(filter(_is_sum, node.users))
     if totals:
         found.sums.append(("value", totals))
-    for centered, nodes in products.items():
+    for (read, mean), nodes in products.items():
         if nodes:
-            found.sums.append(("product", nodes))
-            found.sum_operands += centered
+            of_norm = read is found.read_by_norm
+            found.sums.append(("product_of_norm" if of_norm else "product", nodes))
+            found.sum_operands += [mean] if of_norm else [read, mean]
     return found if found.sums else None
 
 
@@ -145,17 +151,22 @@ def _add_branch(found: Ending) -> None:
             found.operands.append(other)
 
 
-def _add_mask(found: Ending) -> None:
-    """The gradient of a relu whose result was saved."""
-    value, node = found.value, _only_reader(found.value)
-    if not is_call(node, A.where.self) or node.args[2] is not value:
-        return
-    test, zero, _ = node.args
-    zeros = is_call(test, A.le.Scalar) and test.args[1] == 0 and is_call(zero, A.full.default) and zero.args[1] == 0
-    if zeros and _alike(test.args[0], value) and test.args[0].op == "placeholder":
-        found.chain.append(node)
-        found.epilogue.append("relu_backward")
-        found.operands.append(test.args[0])
+def _add_activation(found: Ending) -> None:
+    """The gradient of an activation, which reads what was saved."""
+    value = found.value
+
+    def is_saved(node: Any) -> bool:
+        return _alike(node, value) and node.op == "placeholder"
+
+    def is_of_channels(node: Any) -> bool:
+        return _is_of_channels(node, value_of(value))
+
+    gradient = activation_gradient(value, is_saved, is_of_channels)
+    if gradient is not None and _alike(gradient.nodes[-1], value):
+        found.chain += gradient.nodes
+        found.epilogue.append(str(gradient.step))
+        found.read_by_norm = gradient.operands[0] if gradient.step.of_norm else None
+        found.operands += gradient.operands
 
 
 def _centered(node: Node, wide: Node, result: Node) -> tuple[Node, Node] | None:
@@ -169,15 +180,16 @@ def _centered(node: Node, wide: Node, result: Node) -> tuple[Node, Node] | None:
     if is_call(read, _CAST):
         read = read.args[0]
     saved = _alike(read, result) and read.op == "placeholder"
-    return (read, mean) if saved and _is_of_channels(mean, value_of(result)) else None
+    exact = _is_of_channels(mean, value_of(result)) and value_of(mean).dtype is torch.float32
+    return (read, mean) if saved and exact else None
 
 
 def _is_of_channels(node: Any, like: Tensor) -> bool:
-    """Whether a node has a float32 for each channel, and comes from what was saved by nothing larger."""
-    if not isinstance(node, torch.fx.Node) or value_of(node).dtype is not torch.float32:
+    """Whether a node has a number for each channel, and comes from what was saved by nothing larger."""
+    if not isinstance(node, torch.fx.Node) or not value_of(node).is_floating_point():
         return False
-    shape = [1, like.shape[1], *(1,) * (like.dim() - 2)]
-    return list(value_of(node).shape) == shape and _is_small(node, like.shape[1])
+    shape = [like.shape[1], *(1,) * (like.dim() - 2)]
+    return list(value_of(node).shape) in (shape, [1, *shape]) and _is_small(node, like.shape[1])
 
 
 def _is_small(node: Node, most: int) -> bool:

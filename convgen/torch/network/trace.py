@@ -151,9 +151,9 @@ def drop_identities(graph: Any) -> None:
             graph.erase_node(node)
 
 
-def erase_unread(graph: Any, node: Node) -> None:
-    """Removes a node that nothing reads, and what it alone read: the rest of the graph is not looked at."""
-    candidates, gone = [node], set()
+def erase_unread(graph: Any, *nodes: Node) -> None:
+    """Removes nodes that nothing reads, and what they alone read: the rest of the graph is not looked at."""
+    candidates, gone = list(nodes), set()
     while candidates:
         node = candidates.pop()
         if node.op == "call_function" and not (node in gone or node.users or node.is_impure()):
