@@ -80,18 +80,21 @@ _BINARY = {
 @dataclass(frozen=True)
 class Gradient:
     """The gradient of what an activation reads, {o}, from that of its result: text in the language, with so many
-    numbers."""
+    numbers, and of {g} where that is text, too."""
 
     text: str
     numbers: int = 0
+    gate: str = ""
 
 
 #: Conditions are such that a NaN passes the gradient where torch's does.  relu's argument may be its result.
 _GRADIENTS = {
     "relu_backward": Gradient("select({o} <= 0.0, 0.0, {t})"),
     "hardtanh_backward": Gradient("select({o} <= {0} || {o} >= {1}, 0.0, {t})", 2),
-    "silu_backward": Gradient("{t} * sigmoid({o}) * (1.0 + {o} * (1.0 - sigmoid({o})))"),
-    "hardswish_backward": Gradient("select({o} <= -3.0, 0.0, select({o} < 3.0, {t} * ({o} / 3.0 + 0.5), {t}))"),
+    "silu_backward": Gradient("{t} * {g} * (1.0 + {o} * (1.0 - {g}))", gate="sigmoid({o})"),
+    "hardswish_backward": Gradient(
+        f"select({{o}} <= -3.0, 0.0, select({{o}} < 3.0, {{t}} * ({{o}} * {1 / 3} + 0.5), {{t}}))"
+    ),
 }
 _OF_NORM = "_of_norm"
 #: BatchNorm's result, of the five operands.
@@ -149,19 +152,21 @@ class Step:
     def __str__(self) -> str:
         return self.kind + (":" + ",".join(map(repr, self.numbers)) if self.numbers else "")
 
-    def expression(self, value: str, operand: str) -> str:
-        """The step in the language, of a value and the operand that it takes, or BatchNorm's result."""
-        numbers = [repr(n) for n in self.numbers]
-        if self.gradient in _GRADIENTS:
-            return _GRADIENTS[self.gradient].text.format(*numbers, t=value, o=operand)
-        if self.kind in _BINARY:
-            return _BINARY[self.kind].format(t=value, o=numbers[0] if numbers else operand)
-        return ACTIVATIONS[self.kind].text.format(*numbers, t=value)
-
-
-def norm_expression(operands: Sequence[str]) -> str:
-    """BatchNorm's result in the language, of the operands of a step that computes it."""
-    return _NORM.format(*operands)
+    def assignments(self, name: str, value: str, operands: Sequence[str], suffix: str) -> list[str]:
+        """The step in the language, to a name, of a value and the operands that it takes; names of what is made on the
+        way have a suffix."""
+        numbers, known = [repr(n) for n in self.numbers], _GRADIENTS.get(self.gradient)
+        if known is None:
+            if self.kind in _BINARY:
+                return [f"{name} = {_BINARY[self.kind].format(t=value, o=(numbers or operands)[0])}"]
+            return [f"{name} = {ACTIVATIONS[self.kind].text.format(*numbers, t=value)}"]
+        lines, (operand, *_), gate = [], operands, f"g{suffix}"
+        if self.of_norm:
+            operand = f"z{suffix}"
+            lines.append(f"{operand} = {_NORM.format(*operands)}")
+        if known.gate:
+            lines.append(f"{gate} = {known.gate.format(o=operand)}")
+        return [*lines, f"{name} = {known.text.format(*numbers, t=value, o=operand, g=gate)}"]
 
 
 def read_by_norm(steps: Sequence[Step]) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convgen.functional.pointwise import Step, Sum, norm_expression, read_by_norm
+from convgen.functional.pointwise import Step, Sum, read_by_norm
 from convgen.ir.problem import OPS, SPATIAL, Op, Padding
 
 #: Dims of each role's tensor by torch's order of axes: batch or filters, channels, then the spatial axes.
@@ -146,10 +146,7 @@ class Convolution:
         for i, step in enumerate(steps):
             name = tensor if i == len(steps) - 1 and not sums else f"{local}{i}"
             read = [next(left) for _ in range(step.operands)]
-            if step.of_norm:
-                lines.append(f"    z{i} = {norm_expression(read)}")
-                read = [f"z{i}"]
-            lines.append(f"    {name} = {step.expression(value, *read or [''])}")
+            lines += [f"    {line}" for line in step.assignments(name, value, read, str(i))]
             value = name
         if any(s.of_images for s in sums) and self.y.dtype in ROUNDED:
             # an image that is flat has no variance then, as where a pass reads what is stored
