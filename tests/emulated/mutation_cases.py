@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+from dynamic_problems import all_sizes, at, manifest
 from result_specs import READ_SUMS, SUMS_OF_IMAGES, sums_spec
 from runs import emulated_plan
 from small_goldens import GEOMETRIES, shrunk, untuned
@@ -229,6 +230,10 @@ def case(name: str) -> Case:
     if re.search(r"float (window|filter)_sum\(", source):
         finite = _data(plan, verify.random_inputs(problem, seed=0))
         others.insert(0, Case(name, sms, plan, source, *finite, second_sums=False))
+    if problem.dynamic:
+        resized = _resized(plan)
+        finite = verify.random_inputs(resized.problem, seed=0)
+        others.append(Case(name, sms, resized, source, *_data(resized, finite, special=False)))
     first = Case(name, sms, plan, source, *_data(plan, main))
     if not all(any(_has_numbers(one, i) for one in (first, *others)) for i in range(len(first.expected))):
         others.append(Case(name, sms, plan, source, *_data(plan, verify.random_inputs(problem, seed=0), special=False)))
@@ -236,6 +241,14 @@ def case(name: str) -> Case:
             f"{name}: a result is never a number"
         )
     return replace(first, others=tuple(others))
+
+
+def _resized(plan: Plan) -> Plan:
+    """A dynamic plan at other sizes than the spec's: more of each dim, so that the output has more, too."""
+    problem = plan.problem
+    sizes = {dim: problem.extent(dim) + more for more, dim in enumerate(problem.dynamic, start=1)}
+    fixed = manifest(plan).at(all_sizes(problem, sizes))
+    return replace(plan, problem=at(problem, sizes), steps=fixed.steps, workspaces=fixed.workspaces)
 
 
 def _has_numbers(one: Case, result: int) -> bool:

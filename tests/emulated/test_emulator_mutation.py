@@ -6,6 +6,7 @@ wrong but can't be noticed, stand in excuses.py with the reason; docs/emulator.m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -23,6 +24,8 @@ SAMPLED = (
     "tma_im2col_1x1", "tma_im2col_pingpong", "tma_im2col_split_k", "tma_halo_streamed", "depthwise_stream",
     "implicit_gemm_s8",
 )  # fmt: skip
+#: Goldens whose sizes a call decides.
+DYNAMIC = ("direct_dynamic", "implicit_gemm_dynamic", "tma_halo_dynamic", "tma_im2col_dynamic")
 #: Classes that have many mutants whose kernels are right at these sizes: a sample of them would change with the source.
 OFTEN_HARMLESS = {"loop", "constant", "literal", "arithmetic", "argument", "statement", "condition", "function"}
 #: Until a mutant counts as not noticed: most need one.
@@ -94,6 +97,19 @@ def test_an_address_that_a_plan_promises_too_little_of_is_noticed(name: str):
 
     plan = replace(one.plan, steps=tuple(promised(s) if isinstance(s, Launch) else s for s in one.plan.steps))
     assert replace(one, plan=plan).isolated_verdict(one.source, range(SEEDS)) == "misaligned"
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_a_size_of_the_spec_in_the_place_of_a_call_s_is_noticed(name: str):
+    one = case(name)
+    before, declared, behind = one.source.partition(f"void {one.plan.launches[0].entry}(")
+    sizes = re.findall(r"(?m)^ +int ([A-Z])(?=,?$)", behind.partition(") {")[0])
+    assert sizes
+    for size in (name for name in sizes if len(re.findall(rf"\b{name}\b", re.sub("//.*", "", behind))) > 1):
+        extent = int(one.plan.problem.extent(size.lower()))
+        given = re.sub(rf"(?m)^( +int {size})(?=,?$)", r"\1_given", behind, count=1)
+        given = given.replace(") {\n", f") {{\n  constexpr int {size} = {extent};\n", 1)
+        assert one.isolated_verdict(before + declared + given, [0]) != UNNOTICED, size
 
 
 def test_every_golden_and_every_mode_has_a_family():
