@@ -58,7 +58,7 @@ def emulate(
         raise EmulationError(", ".join(entries), findings, seed)
 
     def run(explains: bool) -> None:
-        library = kernel_library(source, entries, checks, explains)
+        library = kernel_library(source, entries, checks, explains, zeros=seed % 2 == 1)
         _run(Emulation(library, source, seed, sms, threads, checks, progress), steps, buffers, workspaces, inputs)
 
     recorded = trace.at_hand() is not None  # what happened is told once

@@ -194,10 +194,12 @@ def runtime_library() -> Path:
     return library
 
 
-def kernel_library(source: str, entries: Sequence[str], checks: bool, explains: bool = False) -> Path:
+def kernel_library(
+    source: str, entries: Sequence[str], checks: bool, explains: bool = False, zeros: bool = False
+) -> Path:
     """A generated source as a shared library with one `convgen_call_<entry>` an entry, and the numbers of its
     `declared.bounds`, `convgen_bounds_<entry>`.  What C++ leaves undefined ends in a trap (`steps.Trapped`), or, where
-    it `explains`, in a report.
+    it `explains`, in a report.  Variables that nobody assigns hold 0xfe in every byte, or, with `zeros` and gcc, 0.
 
     CONVGEN_EMULATOR_DEBUG names a folder to put the source in, for a debugger to find.  Raises EmulationError with
     the compiler's words where the source is no C++, NoHostCompiler, and UsageError where the folder is none.
@@ -211,9 +213,10 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool, explains: 
     sanitizers = ["-fsanitize=kernel-address", *_OUTLINED[compiler.family], *_UNDEFINED] if checks else []
     if checks and not explains:
         sanitizers += _TRAPS[compiler.family]
+    unassigned = "zero" if zeros and compiler.family == "gcc" else "pattern"  # clang before 16 refuses zero
     flags = [
         *_COMMON, *_LEVEL, *symbols, *_FAMILY_ONLY[compiler.family], *sanitizers,
-        "-fno-exceptions", "-ftrivial-auto-var-init=pattern",
+        "-fno-exceptions", f"-ftrivial-auto-var-init={unassigned}",
         "-Wl,-undefined,dynamic_lookup" if platform.system() == "Darwin" else "-Wl,-Bsymbolic",
         "-DCONVGEN_EMULATE",
     ]  # fmt: skip

@@ -193,14 +193,16 @@ class Case:
     def _verdict_without_traces(self, source: str, seeds: Iterable[int]) -> str:
         source = source if self.second_sums else without_second_sums(source)
         entries = sorted({launch.entry for launch in self.plan.launches})
+        folder = compiler.runtime_library().parent
+        others = {*folder.iterdir()}
         try:
-            library = compiler.kernel_library(source, entries, checks=True)
+            compiler.kernel_library(source, entries, checks=True)
+            return self.verdict(source, seeds)
         except EmulationError:
             return NOT_COMPILED
-        try:
-            return self.verdict(source, seeds)
         finally:
-            library.unlink()
+            for library in {*folder.iterdir()} - others:
+                library.unlink()
 
 
 def without_second_sums(source: str) -> str:
