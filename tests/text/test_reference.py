@@ -283,6 +283,17 @@ def rounded(problem, acc):
     return values.astype(numpy_dtype(problem.y.dtype)).reshape(problem.y.shape)
 
 
+@pytest.mark.parametrize("op", ["im2col", "col2im"])
+def test_im2col_copies_an_infinity_and_a_sum_saturates(op):
+    problem = make(op, 1, 1, 1, (1, 3), (1, 1), lowered="n*p*q,c*r*s", dtype="e5m2")
+    values = np.array([1.5, np.inf, -np.inf], numpy_dtype("e5m2"))
+    arrays = {problem.reads[0].role: values.reshape(problem.reads[0].shape)}
+    saturated = np.array([1.5, 57344, -57344], values.dtype)
+    for result, copied in ((values, True), (saturated, False)):
+        report = verify.check(problem, arrays, result.reshape(problem.result.shape))
+        assert report.ok == (copied == (op == "im2col")), report
+
+
 SMALL = dict(n=2, c=5, k=4, input=(5, 4), pad=1)
 
 
