@@ -107,7 +107,8 @@ def padded(input: Tensor, padding: Sequence[int], rank: int, mode: str) -> tuple
     if not any(map(any, more)):
         return input, left
     amounts = [amount for sides in reversed(more) for amount in sides]
-    return TF.pad(input, amounts, mode="constant" if mode == "zeros" else mode), left
+    made = TF.pad(input, amounts, mode="constant" if mode == "zeros" else mode)
+    return made.to(input.dtype), left  # a CPU's autocast makes it float32
 
 
 def _split(padding: Sequence[int], rank: int, mode: str) -> tuple[Sequence[int], list[tuple[int, int]]]:

@@ -98,6 +98,23 @@ def test_channels_are_last_where_torchs_are(x_last, w_last, channels):
     assert ct.conv1d(x, w).stride() == TF.conv1d(x, w).stride()
 
 
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_autocast_pads_as_torchs_modules_do(mode):
+    """Torch's functions for some of these modes give float32 under a CPU's autocast."""
+    theirs = torch.nn.Conv2d(4, 4, 3, padding=1, padding_mode=mode)
+    ours, x = ct.Conv2d.from_module(theirs), torch.randn(2, 4, 6, 6)
+    gradients = []
+    for layer in (theirs, ours):
+        image = x.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = layer(image)
+            assert y.dtype is torch.bfloat16
+            y.sum().backward()
+        gradients.append((y, image.grad))
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(b, a, rtol=2e-2, atol=2e-2)
+
+
 def test_autocast_casts_as_for_torchs_convolutions():
     x, w = torch.randn(2, 3, 5, 6), torch.randn(4, 3, 3, 3)
     with torch.autocast("cpu", torch.bfloat16):
