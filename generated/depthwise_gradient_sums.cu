@@ -24,10 +24,10 @@
 //   }
 //
 // digest   64fd7c9bb28c9d7c
-// strategy depthwise { kernel depthwise_stream  math mma  tile p=8 q=8  vector 8  slice 32  strip 7  band 8  stages 2  threads 128  blocks 3 }
+// strategy depthwise { kernel depthwise_stream  math mma  tile p=8 q=8  vector 8  slice 32  strip 7  band 8  stages 2  threads 128  blocks 1 }
 // target   sm_90a
-// launch   convgen_depthwise_gradient_sums: 396 blocks of 160 threads, 37216 bytes of shared memory
-// launch   convgen_depthwise_gradient_sums_sum_s_1: 144 blocks of 256 threads, 1024 bytes of shared memory
+// launch   convgen_depthwise_gradient_sums: 108 blocks of 160 threads, 37216 bytes of shared memory, or 116736 where blocks are few
+// launch   convgen_depthwise_gradient_sums_sum_s_1: 144 blocks of 64 threads, 256 bytes of shared memory
 // map      x_map: y of 1152 x 7 x 7 x 64 bf16, tiled: boxes of 32 x 16 x 12 x 1, 64-byte swizzle
 // map      y_map: x of 1152 x 7 x 7 x 64 bf16, tiled: boxes of 32 x 7 x 8 x 1, 64-byte swizzle
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c; taps are mirrored
@@ -280,7 +280,7 @@ __device__ __forceinline__ float window_sum(const bf16* __restrict__ x, const bf
   return sum;
 }
 
-extern "C" __global__ __launch_bounds__(threads, 3)
+extern "C" __global__ __launch_bounds__(threads, 1)
 void convgen_depthwise_gradient_sums(
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap y_map,
@@ -543,8 +543,8 @@ void convgen_depthwise_gradient_sums(
   }
 }
 
-// s[c], products[c]: 11 parts of sums of each, in a fixed order.
-extern "C" __global__ __launch_bounds__(256)
+// s[c], products[c]: 3 parts of sums of each, in a fixed order.
+extern "C" __global__ __launch_bounds__(64)
 void convgen_depthwise_gradient_sums_sum_s_1(
     const float* __restrict__ values_0,
     float* __restrict__ sums_0,
@@ -554,9 +554,9 @@ void convgen_depthwise_gradient_sums_sum_s_1(
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 1152;
   constexpr int column_blocks = 72;  // that share all elements
-  constexpr int summands = 11;  // of each element
+  constexpr int summands = 3;  // of each element
   constexpr int block_elements = 16;  // neighboring ones
-  constexpr int sharers = 16;  // threads that share an element
+  constexpr int sharers = 4;  // threads that share an element
   constexpr u32 summand_bytes = 4;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();

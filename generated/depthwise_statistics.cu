@@ -352,9 +352,9 @@ void convgen_depthwise_statistics(
     const u32 sums = base + channel * 4;
     float sum_s = 0.0f;
     float sum_squares = 0.0f;
-    for (int tile = 0; tile < tiles_at_once; ++tile) {
-      sum_s += __uint_as_float(ld_shared_u32(sums + tile * (channels * 4)));
-      sum_squares += __uint_as_float(ld_shared_u32(sums + sum_bytes + tile * (channels * 4)));
+    for (int part = 0; part < tiles_at_once; ++part) {
+      sum_s += __uint_as_float(ld_shared_u32(sums + part * (channels * 4)));
+      sum_squares += __uint_as_float(ld_shared_u32(sums + sum_bytes + part * (channels * 4)));
     }
     result_s[worker * (slices * channels) + first_k + channel] = sum_s;
     result_squares[worker * (slices * channels) + first_k + channel] = sum_squares;

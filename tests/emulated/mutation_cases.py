@@ -58,6 +58,14 @@ MODES: Mapping[str, str] = {
         f"sums of images, {how}": SUMS_OF_IMAGES[how].replace("n=3", "n=21").replace("stages 2", ring)
         for how, ring in dict.fromkeys(("rows", "swap_ab"), "stages 4  k_blocks 1  cluster 2").items()
     },
+    **{
+        f"{kernel}, sums": f"""conv a {{
+          input x: f16[n=5, h=15, w=22, c=3]  filter w: f16[k=696, r=3, s=3, c=3]  output y: f16[n, p, q, k]  stride 2
+          epilogue {{ operand b: f32[k]  result s: f32[k]  result t: f32[k]  s = acc  t = acc * acc  y = acc + b }}
+          strategy implicit_gemm {{ kernel {kernel}  tile m={m} n=16  warps m={warps}  stages 2  blocks 1 }}
+          target sm_90a }}"""  # 44 slices of the channels: three blocks of each
+        for kernel, m, warps in (("stem_mma", 32, 2), ("stem_wgmma", 128, 8))
+    },
     "mma_wgrad, slices": READ_SUMS["mma_wgrad, slices"].replace("n=2, h=6, w=5", "n=23, h=6, w=6"),
     **{
         name: READ_SUMS[name].replace("n=2, h=6, w=5", "n=5, h=13, w=11")
@@ -112,8 +120,8 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     ),
     "mma_gemm, strided dgrad": ("implicit_gemm_strided_dgrad",),
     "mma_gemm, dynamic": ("implicit_gemm_dynamic",),
-    "stem_mma": ("implicit_gemm_first_layer", "tl_conv1d_im2col"),
-    "stem_wgmma": ("implicit_gemm_first_layer_wgmma",),
+    "stem_mma": ("implicit_gemm_first_layer", "tl_conv1d_im2col", "stem_mma, sums"),
+    "stem_wgmma": ("implicit_gemm_first_layer_wgmma", "stem_wgmma, sums"),
     "small_groups": ("implicit_gemm_cardinality",),
     "im2col": (
         "im2col_channels", "im2col_gemm", "im2col_lowered", "im2col_pixel", "im2col_planes", "im2col_taps",

@@ -11,7 +11,8 @@ from gemm_problems import CHANNELS_LAST, PLANES, depthwise_problems, gemm_proble
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import make
-from runs import emulated
+from runs import check_channel_sums, emulated
+from special_values import with_specials
 
 from convgen.ir import verify
 from convgen.ir.problem import ConvProblem
@@ -225,6 +226,29 @@ def test_a_neighbors_nan_stays_out_of_the_window(kernel: str, seed: int) -> None
         out, _ = emulated(GEMM, problem, {"kernel": kernel}, arrays)
         with np.errstate(invalid="ignore"):
             assert verify.check(problem, arrays, out)
+
+
+SUM_TILES: dict[str, dict[str, int | str]] = {
+    "stem_mma": {"kernel": "stem_mma", "tile.m": 64, "warps.m": 2},
+    "stem_wgmma": {"kernel": "stem_wgmma", "tile.m": 128, "warps.m": 8},
+}
+
+
+@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize("kernel", SUM_TILES)
+def test_sums_of_channels(kernel: str, stem: str, seed: int) -> None:
+    """Blocks have several tiles, and every second stem has planes."""
+    x = "nchw" if list(STEMS).index(stem) % 2 else "nhwc"
+    problem = laid_out(STEMS[stem], {"x": x})
+    options = {**SUM_TILES[kernel], "stages": stages(stem, x), "blocks": 1}
+    if not GEMM.obstacles(problem, TARGET, options):
+        check_channel_sums(GEMM, problem, options, verify.random_inputs(problem, seed), seed)
+
+
+@pytest.mark.parametrize("kernel", SUM_TILES)
+def test_sums_of_what_is_not_finite(kernel: str, seed: int) -> None:
+    problem = STEMS["odd width"]
+    check_channel_sums(GEMM, problem, SUM_TILES[kernel], with_specials(problem, "w", seed), seed)
 
 
 # ---- grouped -------------------------------------------------------------------------------------

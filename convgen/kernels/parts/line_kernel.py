@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.config import Config, Options
-from convgen.kernels.parts import line_cost, lines
+from convgen.kernels.parts import line_cost, lines, partial_sums
 from convgen.kernels.parts.cost import on
 from convgen.targets import Target
 
@@ -24,6 +24,10 @@ class LineKernel(base.Kernel[C, L]):
     dynamic = base.IMAGES
     #: Pixels that a worker multiplies at once, at least.
     unit: ClassVar[int]
+
+    def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
+        """Sums of channels over all images: a block's pixels make a row."""
+        return partial_sums.summed(problem, of_images=False)
 
     @property
     def rates(self) -> line_cost.LineRates:

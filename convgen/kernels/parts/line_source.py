@@ -9,8 +9,9 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels.parts import lane_columns, lowering, output
 from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.digits import advance
-from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, sizes, window_formulas
-from convgen.kernels.parts.lines import MOST_HELD, Lines, launch
+from convgen.kernels.parts.elementwise import epilogue_formulas, sizes, window_formulas
+from convgen.kernels.parts.line_launch import launch, pointers
+from convgen.kernels.parts.lines import MOST_HELD, Lines
 from convgen.kernels.parts.walk import Digit, loop_map, number
 
 
@@ -36,7 +37,7 @@ def values(layout: Lines) -> dict[str, object]:
         "window": layout.window,
         "launch": launch(layout),
         "formulas": [*window_formulas(problem), *epilogue_formulas(problem)],
-        "pointers": fprop_pointers(problem),
+        "pointers": pointers(layout),
         "sizes": list(sizes(problem)),
         "index": index,
         "bits_type": bits_type,

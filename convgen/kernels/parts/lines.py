@@ -19,20 +19,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from convgen.ir.plan import Launch
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.parts import cost, line_cost, output
-from convgen.kernels.parts.elementwise import fprop_pointers
+from convgen.kernels.parts.limits import WARP
 from convgen.kernels.parts.mma import CHUNK_BYTES, K_BYTES
-from convgen.kernels.parts.persistent import persistent
 from convgen.kernels.parts.reader import LEAST_ASYNC_BYTES
 
-WORD = 4
+WORD = SUM = 4  # bytes
+QUAD, ADDITIONS = 4, 128  # lanes that hold a row of a fragment; additions of a multiprocessor in a cycle
 #: Elements that a thread loads before it stores the first: of 16 bits, 16 registers.
 MOST_TOGETHER = 16
 #: What all layouts of a search have in common, with what these follow from.
-OF_PROBLEM = ("k_steps", "pitch", "vector")
+OF_PROBLEM = ("k_steps", "pitch", "vector", "sums")
 MOST_HELD = 16  # values of operands that a lane keeps for its channels, in registers
 
 
@@ -317,9 +316,24 @@ class Lines(base.Layout[Any]):
     def halo_start(self) -> int:
         return self.filter_bytes + self.table_bytes
 
+    @cached_property
+    def sums(self) -> tuple[str, ...]:
+        """Names of the sums of channels, of which lanes add up their own results."""
+        return tuple(t.name for t in self.problem.sums)
+
+    @property
+    def lane_sums(self) -> int:  # which has the same channels in all tiles
+        return len(self.sums) * self.config.tile_n // QUAD
+
+    @property
+    def operands_of_channels(self) -> int:
+        return sum(output.is_of_channels(self.problem, t) for t in self.problem.operands)
+
     @property
     def shared_bytes(self) -> int:
-        return self.halo_start + self.config.stages * self.halo_bytes
+        """Warps' sums lie where filters and halo tiles were."""
+        of_sums = len(self.sums) * self.threads // WARP * self.config.tile_n * SUM
+        return max(self.halo_start + self.config.stages * self.halo_bytes, of_sums)
 
     # --- the product
 
@@ -369,7 +383,7 @@ class Lines(base.Layout[Any]):
             # pixels longer than a line, too, take twice the time: 72 channels, of 32 or 72 (resident_h200.json)
             in_parts=self.n_tiles > 1 or traffic["y_pitch"] > cost.LINE,
             sms=self.target.sms,
-            functions=cost.functions(self.problem) * c.tile_m * c.tile_n,
+            functions=(cost.functions(self.problem) + len(self.sums) / ADDITIONS) * c.tile_m * c.tile_n,
         )
 
     def least_demands(self, *, products: float, part: int) -> dict[str, Any]:
@@ -384,12 +398,3 @@ def tile_channels(problem: ConvProblem) -> int:
     if problem.k <= 128:
         return -(-problem.k // 16) * 16
     return next(t for t in (96, 112, 128, 64) if t == 64 or -(-problem.k // t) * t - problem.k < 16)
-
-
-def launch(layout: Lines) -> Launch:
-    """The kernel's launch."""
-    return persistent(
-        layout.problem, [p.vector_param for p in fprop_pointers(layout.problem)], tiles=layout.tiles,
-        slices=layout.n_tiles, threads=layout.threads, shared_bytes=layout.shared_bytes,
-        blocks_per_sm=layout.config.blocks,
-    )  # fmt: skip

@@ -16,7 +16,7 @@ from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options, considered
-from convgen.kernels.parts import lane_columns, line_cost, line_limits, line_source, lines, output
+from convgen.kernels.parts import lane_columns, line_cost, line_launch, line_limits, line_source, lines, output
 from convgen.kernels.parts.limits import WARP, register_obstacles
 from convgen.kernels.parts.line_kernel import LineKernel
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, MMAS, ROWS, Mma, math_obstacles, maths, mma_obstacles
@@ -29,6 +29,8 @@ PAIR = 2 * COLUMNS
 #: Accumulators of a warp, at most; and where factors are taken apart, whose slices have sums of their own.
 MOST_PART = 64 * 64
 MOST_PART_APART = 32 * 64
+#: Registers of a thread's accumulators, sums of channels, and operands of channels beside these: 256 were spilled.
+MOST_WITH_SUMS = 192
 #: Registers of the estimate that the compiler does without where a launch has fewer, as measured.
 SPARED = 20
 INSTRUCTION = 1.6  # cycles of a multiprocessor's tensor cores for 16 x 8 x 16
@@ -114,6 +116,9 @@ class StemMma(LineKernel[Config, Layout]):
         if c.warp_m * c.tile_n > (MOST_PART_APART if layout.apart else MOST_PART):
             found.append(Obstacle(f"a warp's part of {c.warp_m}x{c.tile_n} does not fit its registers",
                                   "more warps, or a smaller tile", "tile.n"))  # fmt: skip
+        elif layout.sums and (held := c.warp_m * c.tile_n // WARP + _sums(layout)) > MOST_WITH_SUMS:
+            found.append(Obstacle(f"a warp's part of {c.warp_m}x{c.tile_n} and its sums take {held} registers",
+                                  "more warps, or a smaller tile", "tile.n"))  # fmt: skip
         found += register_obstacles(layout.target, c.blocks, layout.threads, _registers(layout) - SPARED)
         return found or line_limits.too_large(layout)
 
@@ -137,7 +142,8 @@ class StemMma(LineKernel[Config, Layout]):
         )
 
     def plan(self, layout: Layout) -> Plan:
-        return plan_of(layout, [lines.launch(layout)], arithmetic=layout.config.math, limits=line_limits.limits(layout))
+        launch, rows, limits = line_launch.launch(layout), line_launch.workspaces(layout), line_limits.limits(layout)
+        return plan_of(layout, [launch], rows, arithmetic=layout.config.math, limits=limits)
 
     def source(self, plan: Plan) -> str:
         layout = plan.layout
@@ -157,7 +163,12 @@ def _registers(layout: Layout) -> int:
     """An estimate of the registers a thread needs."""
     c = layout.config
     fragments = (c.warp_m // 4 + c.tile_n // 4) * (2 if layout.apart else 1)
-    return c.warp_m * c.tile_n // WARP + fragments + c.warp_m // 8 + 44
+    return c.warp_m * c.tile_n // WARP + fragments + _sums(layout) + c.warp_m // 8 + 44
+
+
+def _sums(layout: Layout) -> int:
+    """Registers of a thread's sums, and of operands of channels, which the compiler keeps beside them."""
+    return layout.lane_sums + (layout.operands_of_channels * layout.config.tile_n // 4 if layout.sums else 0)
 
 
 def _blocks(layout: Layout) -> tuple[int, ...]:

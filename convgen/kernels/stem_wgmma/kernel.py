@@ -23,7 +23,7 @@ from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options, considered
-from convgen.kernels.parts import line_cost, line_limits, line_source, lines, output
+from convgen.kernels.parts import line_cost, line_launch, line_limits, line_source, lines
 from convgen.kernels.parts.limits import register_obstacles
 from convgen.kernels.parts.line_kernel import LineKernel
 from convgen.kernels.parts.mma import mma_obstacles
@@ -148,7 +148,8 @@ class StemWgmma(LineKernel[Config, Layout]):
         )
 
     def plan(self, layout: Layout) -> Plan:
-        return plan_of(layout, [lines.launch(layout)], limits=line_limits.limits(layout))
+        launch, rows = line_launch.launch(layout), line_launch.workspaces(layout)
+        return plan_of(layout, [launch], rows, limits=line_limits.limits(layout))
 
     def source(self, plan: Plan) -> str:
         layout = plan.layout
@@ -161,9 +162,9 @@ def _registers(layout: Layout) -> int:
     compiler reads operands by channel once, and all of them before the first is stored.  Too many would be spilled:
     168 bytes made 87 us of a layer with a residual 140 (H100)."""
     problem, tile_n = layout.problem, layout.config.tile_n
-    by_channel = sum(output.is_of_channels(problem, t) for t in problem.operands)
+    by_channel = layout.operands_of_channels
     storing = by_channel * tile_n // 4 + 8 * (len(problem.operands) - by_channel) + 24
-    return tile_n // 2 + max(8 * layout.held_steps + 36, storing)
+    return tile_n // 2 + layout.lane_sums + max(8 * layout.held_steps + 36, storing)
 
 
 KERNEL = StemWgmma()
