@@ -76,7 +76,7 @@ GEOMETRIES = {
     "tma_im2col_last_channels": Small({"n": 3, "h": 9, "w": 11, "c": 72, "k": 328}),
     "tma_im2col_nchw": Small({"n": 3, "h": 12, "w": 16, "c": 19, "k": 72}),
     "tma_im2col_odd_channels": Small({"n": 3, "h": 9, "w": 10, "c": 392, "k": 263}),
-    "tma_im2col_one_step": Small({"n": 7, "h": 9, "w": 11}, sms=1),
+    "tma_im2col_one_step": Small({"n": 7, "h": 9, "w": 11, "c": 56}, sms=1),
     "tma_im2col_pingpong": Small({"n": 5, "h": 7, "w": 7, "c": 136, "k": 264}),
     "tma_im2col_prologue": Small({"n": 3, "h": 13, "w": 11, "c": 328, "k": 136}),
     "tma_im2col_resident": Small({"n": 15, "h": 9, "w": 11, "c": 104, "k": 72}),
