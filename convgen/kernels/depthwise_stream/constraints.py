@@ -65,7 +65,9 @@ def illegal(layout: Layout) -> list[Obstacle]:
     return found
 
 
-def fits_registers(layout: Layout, blocks: int) -> bool:
-    """Whether threads have the registers they need, of so many blocks on a multiprocessor."""
+def fits_registers(layout: Layout, blocks: int, may_spill: bool = False) -> bool:
+    """Whether threads have the registers they need, of so many blocks on a multiprocessor; with `may_spill`, but for
+    those of operands."""
     threads = layout.consumer_threads + PRODUCER
-    return threads <= MAX_THREADS and layout.registers <= launch_registers(layout.target, threads, blocks)
+    needed = layout.registers + (0 if may_spill else layout.operand_registers)
+    return threads <= MAX_THREADS and needed <= launch_registers(layout.target, threads, blocks)

@@ -12,11 +12,14 @@ from convgen.kernels.depthwise_stream.config import Config
 from convgen.kernels.parts.channel_vectors import inputs
 from convgen.kernels.parts.depthwise import Depthwise
 from convgen.kernels.parts.limits import WARP
+from convgen.kernels.parts.output import is_of_channels
 
 ALIGNMENT = 128  # bytes: where TMA may write
 UNIT = 16  # bytes: what a lane loads of a pixel at most
 WORD = 4  # bytes: what a lane loads of a pixel at least
 SUM = 4  # bytes
+USUAL_OPERANDS = 2  # of channels: a bias and a scale, for which all counts of registers allow
+COMPUTED = 3  # values of a channel that a longer formula holds: BatchNorm's result and functions of it
 
 
 @dataclass(frozen=True)
@@ -234,6 +237,12 @@ class Layout(Depthwise[Config]):
     def sums(self) -> tuple[str, ...]:
         """Names of the sums of channels, of which threads add up their own results."""
         return tuple(t.name for t in self.read.sums)
+
+    @cached_property
+    def operand_registers(self) -> int:
+        """For operands of channels beyond the usual ones, whose values a thread keeps, and what is computed of them."""
+        more = sum(is_of_channels(self.read, t) for t in self.read.operands) - USUAL_OPERANDS
+        return (more + COMPUTED) * self.config.vector if more > 0 else 0
 
     @property
     def partial_bytes(self) -> dict[str, int]:

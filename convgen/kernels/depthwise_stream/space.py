@@ -91,7 +91,7 @@ def _least(tight: list[tuple[Layout, int]], fixed: Options) -> Iterator[Layout]:
     least, blocks = min(tight, key=lambda pair: (pair[0].registers, pair[1]))
     if "threads" not in fixed:
         least = layout_of(least.problem, least.target, least.config.but(threads=FEW_THREADS))
-    if fits_registers(least, blocks) or least.registers > MAX_REGISTERS:
+    if fits_registers(least, blocks, may_spill=True) or least.registers > MAX_REGISTERS:
         yield _settled(least, blocks, fixed)
 
 
