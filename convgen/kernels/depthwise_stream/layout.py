@@ -13,6 +13,7 @@ from convgen.kernels.parts.channel_vectors import inputs
 from convgen.kernels.parts.depthwise import Depthwise
 from convgen.kernels.parts.limits import WARP
 from convgen.kernels.parts.output import is_of_channels
+from convgen.kernels.parts.persistent import workers
 
 ALIGNMENT = 128  # bytes: where TMA may write
 UNIT = 16  # bytes: what a lane loads of a pixel at most
@@ -231,7 +232,7 @@ class Layout(Depthwise[Config]):
     @property
     def workers(self) -> int:
         """Blocks of a slice, each with a run of the bands."""
-        return max(1, min(self.target.sms * self.config.blocks, self.bands * self.slices) // self.slices)
+        return workers(self.target, self.config.blocks, self.bands, self.slices)
 
     @cached_property
     def sums(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from convgen.ir.plan import Launch, Workspace
 from convgen.kernels.parts import partial_sums
 from convgen.kernels.parts.elementwise import Pointer, fprop_pointers
 from convgen.kernels.parts.lines import Lines
-from convgen.kernels.parts.persistent import fixed, persistent
+from convgen.kernels.parts.persistent import fixed, persistent, workers
 
 
 def pointers(layout: Lines) -> list[Pointer]:
@@ -32,5 +32,4 @@ def workspaces(layout: Lines) -> tuple[Workspace, ...]:
 
 
 def _rows(layout: Lines) -> int:
-    blocks = min(layout.target.sms * layout.config.blocks, layout.tiles * layout.n_tiles)
-    return max(1, blocks // layout.n_tiles)
+    return workers(layout.target, layout.config.blocks, layout.tiles, layout.n_tiles)

@@ -65,8 +65,8 @@ def pointers(problem: ConvProblem) -> list[Pointer]:
 
 
 def params(problem: ConvProblem) -> list[Param]:
-    """Pointers to the rows."""
-    return [Param(f"result_{t.name}", "pointer", sums.partial(t)) for t in problem.sums]
+    """The same as parameters."""
+    return [pointer.vector_param for pointer in pointers(problem)]
 
 
 def workspaces(problem: ConvProblem, sizes: Mapping[str, int]) -> tuple[Workspace, ...]:

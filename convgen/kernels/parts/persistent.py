@@ -24,6 +24,11 @@ def persistent(
     )  # fmt: skip
 
 
+def workers(target: Target, blocks_per_sm: int, tiles: int, slices: int) -> int:
+    """Blocks of a slice on the plan's own GPU, each with a run of the tiles of that slice: one at least."""
+    return max(1, min(target.sms * blocks_per_sm, tiles * slices) // slices)
+
+
 def fixed(launch: Launch, blocks: int, target: Target) -> Launch:
     """The launch of so many blocks on every GPU, each of which makes a part of a sum: so the sum's last bits do not
     depend on how many blocks a GPU holds."""

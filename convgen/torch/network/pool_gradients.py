@@ -55,17 +55,18 @@ def with_gradients_kept(decompositions: Mapping[Any, Any]) -> dict[Any, Any]:
     return _Table({**decompositions, _GRADIENT: decomposed})
 
 
-def write_by_phases(graph: Any) -> None:
-    """Rewrites the gradients of max pooling in a graph of Inductor's."""
-    for node in list(graph.nodes):
-        if is_call(node, _GRADIENT) and _is_served(node):
-            with graph.inserting_before(node):
-                made = _by_phases(graph, node)
-            node.replace_all_uses_with(made)
-            indices = node.args[7]
-            graph.erase_node(node)
-            if not indices.users:
-                graph.erase_node(indices)
+def write_by_phases(graph: Any) -> bool:
+    """Rewrites the gradients of max pooling in a graph of Inductor's, and says whether there were such."""
+    served = [node for node in graph.nodes if is_call(node, _GRADIENT) and _is_served(node)]
+    for node in served:
+        with graph.inserting_before(node):
+            made = _by_phases(graph, node)
+        node.replace_all_uses_with(made)
+        indices = node.args[7]
+        graph.erase_node(node)
+        if not indices.users:
+            graph.erase_node(indices)
+    return bool(served)
 
 
 def _pair(given: Any) -> list[int]:

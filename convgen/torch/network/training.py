@@ -84,8 +84,8 @@ def compile_training(
 
     def by_inductor(graph_module: Any, inputs: Sequence[Any], **facts: Any) -> Any:
         graph_module = rewritten(graph_module, bool(facts.get("is_backward")))
-        write_by_phases(graph_module.graph)
-        graph_module.recompile()
+        if write_by_phases(graph_module.graph):
+            graph_module.recompile()
         return compiled_combined(graph_module, inputs, **facts)
 
     with functorch.patch(enable_autograd_cache=False):  # its key is the graph before this
