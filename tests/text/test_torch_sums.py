@@ -17,11 +17,13 @@ from convgen.torch.launch import Served  # noqa: E402
 from convgen.torch.network import prepare, training  # noqa: E402
 from convgen.torch.network.report import Row  # noqa: E402
 from convgen.torch.network.timing import Timer  # noqa: E402
+from convgen.torch.network.trace import is_call  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("torch_draws")]
 nn, TF = torch.nn, torch.nn.functional
 LAST = dict(memory_format=torch.channels_last)
+CAST = torch.ops.prims.convert_element_type.default
 
 
 class Taken:
@@ -137,6 +139,32 @@ class Inverted(nn.Module):
     def forward(self, x):
         y = self.deep(self.wide(x))
         return x + self.narrow(y if self.gate is None else y * self.gate(y))
+
+
+@pytest.fixture
+def before_2_13(graphs, monkeypatch):
+    """Graphs as torch 2.9 to 2.12 give them: SiLU's gradient written with exp, and no rounding to 16 bits and back."""
+    from torch._inductor.decomposition import decompositions
+
+    def silu_backward(g, z):
+        g, z, dtype = g.float(), z.float(), g.dtype
+        gate = 1 / (1 + torch.exp(-z))
+        return (g * gate * (1 + z * (1 - gate))).to(dtype)
+
+    def taken(graph, *others, take=training.take_convolutions):
+        for node in [node for node in graph.nodes if is_call(node, CAST) and is_call(node.args[0], CAST)]:
+            node.args = (node.args[0].args[0], node.args[1])
+        graph.eliminate_dead_code()
+        return take(graph, *others)
+
+    monkeypatch.setitem(decompositions, torch.ops.aten.silu_backward.default, silu_backward)
+    monkeypatch.setattr(training, "take_convolutions", taken)
+
+
+@pytest.mark.usefixtures("before_2_13")
+@pytest.mark.parametrize("word", ACTIVATIONS)
+def test_gradients_of_activations_in_older_torchs_graphs_give_sums(word, graphs):
+    test_gradients_of_activations_behind_batchnorm_give_sums(word, False, False, graphs)
 
 
 @pytest.mark.parametrize("word", ACTIVATIONS)

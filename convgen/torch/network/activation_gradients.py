@@ -9,6 +9,8 @@ z was saved, or is BatchNorm's result, which the graph computes anew from what w
 
     z = (read - mean) * scale * weight + bias
 
+Before torch 2.13, sigmoid(z) is written as 1 / (1 + exp(-z)), and what the gradient gives stays float32.
+
 Between functions there are conversions to other types and back, which Inductor's kernels do not round by either.
 """
 
@@ -28,28 +30,31 @@ A: Any = torch.ops.aten
 _CAST: Any = torch.ops.prims.convert_element_type.default
 _COMMUTE = (A.add.Tensor, A.mul.Tensor, A.bitwise_or.Tensor)
 _ZERO: Any = (A.full.default, [], 0.0)
-_GATE = (A.sigmoid.default, "z")
+_SIGMOIDS = (
+    (A.sigmoid.default, "z"),
+    (A.mul.Tensor, (A.reciprocal.default, (A.add.Tensor, (A.exp.default, (A.neg.default, "z")), 1)), 1),
+)
 #: Functions and their arguments: other functions, numbers, or names of what may stand there, the same for each name.
-_FORMS: dict[str, tuple[Any, ...]] = {
-    "relu_backward": (A.where.self, (A.le.Scalar, "z", 0), _ZERO, "g"),
-    "hardtanh_backward": (
+_FORMS: list[tuple[str, tuple[Any, ...]]] = [
+    ("relu_backward", (A.where.self, (A.le.Scalar, "z", 0), _ZERO, "g")),
+    ("hardtanh_backward", (
         A.where.self, (A.bitwise_or.Tensor, (A.le.Scalar, "z", "low"), (A.ge.Scalar, "z", "high")), _ZERO, "g"
-    ),
-    "silu_backward": (
-        A.mul.Tensor, (A.mul.Tensor, "g", _GATE),
-        (A.add.Tensor, (A.mul.Tensor, "z", (A.sub.Tensor, 1, _GATE)), 1),
-    ),
-    "hardswish_backward": (
+    )),
+    *(("silu_backward", (
+        A.mul.Tensor, (A.mul.Tensor, "g", gate),
+        (A.add.Tensor, (A.mul.Tensor, "z", (A.sub.Tensor, 1, gate)), 1),
+    )) for gate in _SIGMOIDS),
+    ("hardswish_backward", (
         A.where.self, (A.le.Scalar, "z", -3), _ZERO,
         (A.where.self, (A.lt.Scalar, "z", 3), (A.mul.Tensor, "g", (A.add.Tensor, (A.div.Tensor, "z", 3), 0.5)), "g"),
-    ),
-}  # fmt: skip
+    )),
+]  # fmt: skip
 _NORM = (
     A.add.Tensor,
     (A.mul.Tensor, (A.mul.Tensor, (A.sub.Tensor, "read", "mean"), "scale"), "weight"),
     "bias",
 )
-#: Nodes from an activation's gradient to that of what it read, at most.
+#: Nodes from an activation's gradient to that of what it read, at most, as readers of readers are counted.
 _MOST = 8
 
 
@@ -65,10 +70,10 @@ class ActivationGradient:
 def activation_gradient(
     value: Node, is_saved: Callable[[Any], bool], is_of_channels: Callable[[Any], bool]
 ) -> ActivationGradient | None:
-    """What alone reads a gradient of 16 bits, if that is an activation's gradient: a tensor of the same type.
+    """What alone reads a gradient of 16 bits, if that is an activation's gradient: a tensor of its type or of float32.
     `is_saved`: whether a node is a tensor like the value, at hand; `is_of_channels`: a number for each channel."""
     for end in _ends(value):
-        for kind, form in _FORMS.items():
+        for kind, form in _FORMS:
             bound: dict[str, Any] = {"g": value}
             if _fits(form, end, bound) and (step := _step(kind, bound, is_saved, is_of_channels)):
                 nodes = _between(value, end)
@@ -77,11 +82,12 @@ def activation_gradient(
 
 
 def _ends(value: Node) -> list[Node]:
-    """The functions of the value that may be the last."""
-    found, dtype = [value], value_of(value).dtype
+    """The functions of the value that may be the last: those of its own type before those of float32."""
+    found = [value]
     for node in found:
         found += [user for user in node.users if user not in found and len(found) <= _MOST]
-    return [node for node in found[1:] if node.op == "call_function" and _dtype(node) == dtype]
+    functions = [node for node in found[1:] if node.op == "call_function"]
+    return [node for dtype in (value_of(value).dtype, torch.float32) for node in functions if _dtype(node) == dtype]
 
 
 def _dtype(node: Node) -> Any:

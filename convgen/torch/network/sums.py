@@ -66,6 +66,8 @@ class Ending:
             operands = [_as_operand(graph, o, rank) for o in self.operands]
             made = make([*operands, *(_again(graph, o) for o in self.sum_operands)])
             value, *sums = (call(graph, getitem, made, i) for i in range(1 + len(self.words.split())))
+            if (dtype := value_of(self.value).dtype) != value_of(value).dtype:
+                value = call(graph, _CAST, value, dtype)
         if self.statistics:
             _replace_statistics(graph, self.statistics, *sums)
         for (_, nodes), found in zip(self.sums, sums if self.sums else (), strict=True):
@@ -162,7 +164,7 @@ def _add_activation(found: Ending) -> None:
         return _is_of_channels(node, value_of(value))
 
     gradient = activation_gradient(value, is_saved, is_of_channels)
-    if gradient is not None and _alike(gradient.nodes[-1], value):
+    if gradient is not None and _lies_alike(gradient.nodes[-1], value):
         found.chain += gradient.nodes
         found.epilogue.append(str(gradient.step))
         found.read_by_norm = gradient.operands[0] if gradient.step.of_norm else None
@@ -203,8 +205,10 @@ def _is_small(node: Node, most: int) -> bool:
 
 
 def _wide(node: Node) -> Iterator[Node]:
-    """Its readers that are its value in float32."""
-    return (user for user in node.users if is_call(user, _CAST) and user.args[1] is torch.float32)
+    """The nodes that are its value in float32."""
+    if value_of(node).dtype is torch.float32:
+        yield node
+    yield from (user for user in node.users if is_call(user, _CAST) and user.args[1] is torch.float32)
 
 
 def _is_sum(node: Node) -> bool:
@@ -225,8 +229,12 @@ def _only_reader(node: Node) -> Node:
 def _alike(node: Any, other: Node) -> bool:
     if not isinstance(node, torch.fx.Node):
         return False
+    return value_of(node).dtype == value_of(other).dtype and _lies_alike(node, other)
+
+
+def _lies_alike(node: Node, other: Node) -> bool:
     a, b = value_of(node), value_of(other)
-    return (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+    return (a.shape, a.stride()) == (b.shape, b.stride())
 
 
 def _broadcast(value: Tensor, rank: int) -> Tensor:
