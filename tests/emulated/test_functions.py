@@ -76,3 +76,13 @@ def test_doubles_are_rounded_once() -> None:
 def test_functions_of_float32_keep_its_precision() -> None:
     source = convgen.compile(spec("f32")).source
     assert "erff" in source and "exp2_approx_f32" not in source
+
+
+def test_functions_of_float32_do_not_divide() -> None:
+    """A division's code has a branch, behind which compilers move no loads: each of these waited for the one before."""
+    kernel = convgen.compile(spec("f32"))
+    assert "1.0f / " not in kernel.source and "x / " not in kernel.source
+    problem = kernel.plan.problem
+    arrays = inputs(problem)
+    report = verify.check(problem, arrays, kernel.emulate(**arrays))
+    assert report, report.message
