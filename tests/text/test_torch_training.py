@@ -549,11 +549,13 @@ def test_threads_decide_a_kind_once(clock):
     ],
 )
 def test_small_kernels_are_launched_together_where_inductor_can(options, failing, tried, monkeypatch):
+    """And what is cheap to compute is computed again."""
     from torch._inductor import compile_fx, config
 
     found, inner = [], compile_fx.compile_fx_inner
 
     def compiled(module, *arguments, **facts):
+        assert (config.realize_reads_threshold, config.realize_opcount_threshold) == (12, 60)
         found.append(config.combo_kernels)
         if failing and config.combo_kernels:
             module.graph.erase_node(next(reversed(list(module.graph.nodes))))  # it may change what it is given
@@ -565,6 +567,7 @@ def test_small_kernels_are_launched_together_where_inductor_can(options, failing
     torch.manual_seed(0)
     layer, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(3, 4)
     torch.compile(layer, backend=ct.compile_graph, options=options)(x).sum().backward()
+    assert config.realize_reads_threshold == 4
     made = [parameter.grad.clone() for parameter in layer.parameters()]
     layer.zero_grad()
     layer(x).sum().backward()

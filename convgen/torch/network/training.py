@@ -34,7 +34,7 @@ from convgen.torch.asked import (
     order_of,
 )
 from convgen.torch.choices import Choices
-from convgen.torch.network.inductor import COMBINED, compiled_combined, keyed
+from convgen.torch.network.inductor import OF_TRAINING, compiled_combined, keyed
 from convgen.torch.network.layouts import FORMATS, same_strides
 from convgen.torch.network.options import Options
 from convgen.torch.network.pool_gradients import with_gradients_kept, write_by_phases
@@ -93,7 +93,7 @@ def compile_training(
             graph_module,
             list(inputs),
             inner_compile=by_inductor,
-            config_patches=keyed({COMBINED: True, **options.config}),
+            config_patches=keyed({**OF_TRAINING, **options.config}),
             decompositions=with_gradients_kept(select_decomp_table()),
         )
 
