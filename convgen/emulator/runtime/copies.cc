@@ -93,16 +93,15 @@ void cp_async(u32 destination, const void* source, u32 bytes, u32 source_bytes, 
   const u32 offset = shared_offset(block, destination, bytes, "cp.async", line);
   if (source_bytes > bytes)
     fatal("out of bounds", line, format("cp.async of %u bytes from a source of %u", bytes, source_bytes));
+  use(t->copies, block);
+  const u32 group = t->copies.committed();
+  const Epoch over{t->copies.agent, group + 1};
   if (source_bytes) {
     if (reinterpret_cast<u64>(source) % bytes)
       fatal("misaligned", line, format("cp.async of %u bytes from %p", bytes, source));
-    const Epoch epoch = now(t);
-    check_global(source, source_bytes, false, &epoch, line);
+    check_global(source, source_bytes, false, &over, line);
   }
-  use(t->copies, block);
-  const u32 group = t->copies.committed();
-  check_write(block, offset, bytes, OneThread{t}, Proxy::ordinary, {{t->copies.agent, group + 1}, line},
-              Content::in_flight, "copies to");
+  check_write(block, offset, bytes, OneThread{t}, Proxy::ordinary, {over, line}, Content::in_flight, "copies to");
   memset(&block->shared[offset], 0xff, bytes);  // anything until it lands
   ++t->copies.writing[group];
   if (t->copying.empty() || t->copying.back()->group != group) {

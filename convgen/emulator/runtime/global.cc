@@ -103,38 +103,80 @@ static Epoch reduction(const Writer* last, u32 cluster) {
   return current->block->cluster->reductions.joined(last ? &last->epoch : nullptr, now(current), current->clock.seen);
 }
 
+// Whether the thread comes behind what has read a word, which publishes nothing.
+static bool comes_behind_readers(const Writer& last) {
+  if (last.cluster == own_cluster() && !Reductions::are(last.epoch)) return current->clock.seen.covers(last.epoch);
+  return comes_behind(last);
+}
+
+// Whoever has read a word, and the thread, whose read is over at `mine.epoch`.  Of several that have read different
+// bytes the last one is kept, and of a thread's reads the last.
+static Writer with_reader(const Writer& last, Writer mine) {
+  Reductions& sets = current->block->cluster->reductions;
+  const bool set = Reductions::are(last.epoch), other = last.cluster != mine.cluster;
+  if (last.bytes != mine.bytes || (!other && !set && last.epoch.agent == mine.epoch.agent)) return mine;
+  if (other || last.epoch.agent == Reductions::of_clusters) return {mine.cluster, {Reductions::of_clusters, 0}, mine.bytes};
+  const Counts& seen = current->clock.seen;
+  if (set ? sets.covered(last.epoch, seen) : seen.covers(last.epoch)) return mine;
+  const Epoch before = set ? last.epoch : sets.joined(nullptr, last.epoch, seen);
+  if (sets.full(before)) return last;
+  mine.epoch = sets.joined(&before, mine.epoch, seen);
+  return mine;
+}
+
+static void keep_reader(u32 region, u64 word, const Writer& mine) {
+  Written& written = *machine->written;
+  const u64 before = written.readers(region, word);
+  const u64 after = before ? with_reader(Writer::of(before), mine).packed() : mine.packed();
+  if (after != before) written.put_readers(region, word, after);
+}
+
+// `did`: how another thread came to the address before.
+static void add_race(u64 address, bool write, const char* did, bool same_cluster, int line, const void* return_address) {
+  add_finding("race", line,
+              format("%s %s, which %s has %s in this launch, with no synchronization between",
+                     write ? "writes" : "reads", describe_global(address).c_str(),
+                     same_cluster ? "another thread" : "another block", did),
+              current, return_address ? image_offset(return_address) : 0);
+  if (machine->stop) abandon();
+}
+
 // Two accesses to the same bytes, one of them a write, are ordered by synchronization, or wrong.  Blocks of other
-// clusters have none but atomic operations.  What was read before it is written is not kept.
+// clusters have none but atomic operations.  `epoch` is when the access is over.
 static void check_order(u32 region, u64 offset, u64 bytes, bool write, Epoch epoch, int line,
                         const void* return_address) {
   Written& written = *machine->written;
-  if (!written.known(region) || (!write && !written.any(region))) return;
+  if (!written.known(region)) return;
   constexpr u64 word_bytes = Written::word_bytes;
+  const bool any = written.any(region), any_readers = written.any_readers(region);
   const u32 cluster = own_cluster();
   for (u64 word = offset / word_bytes; word * word_bytes < offset + bytes; ++word) {
-    Writer mine{cluster, epoch, 0};
-    for (u32 i = 0; i < word_bytes; ++i) {
-      const u64 at = word * word_bytes + i;
-      if (offset <= at && at < offset + bytes) mine.bytes |= 1u << i;
-    }
-    const u64 packed = written.at(region, word);
+    const u64 begin = word * word_bytes, end = begin + word_bytes;
+    Writer mine{cluster, epoch, 15};
+    if (begin < offset) mine.bytes &= 15u << (offset - begin);
+    if (offset + bytes < end) mine.bytes &= 15u >> (end - offset - bytes);
+    const u64 packed = any ? written.at(region, word) : 0;
     const Writer last = Writer::of(packed);
-    const u64 address = machine->request->regions[region].base + word * word_bytes;
+    const u64 address = machine->request->regions[region].base + begin;
     if (packed && last.epoch.agent == flag.agent) {
       if (!write) synchronize(address, false);
       continue;
     }
     const bool together = packed && epoch.agent >= flag.agent && Reductions::are(last.epoch);
     if (last.bytes & mine.bytes && packed && !together && !comes_behind(last)) {
-      add_finding("race", line,
-                  format("%s %s, which %s has written in this launch, with no synchronization between",
-                         write ? "writes" : "reads", describe_global(address).c_str(),
-                         last.cluster == cluster ? "another thread" : "another block"),
-                  current, return_address ? image_offset(return_address) : 0);
-      if (machine->stop) abandon();
-      return;  // told once
+      return add_race(address, write, "written", last.cluster == cluster, line, return_address);  // told once
     }
-    if (!write) continue;
+    if (!write) {
+      keep_reader(region, word, mine);
+      continue;
+    }
+    if (const u64 read = any_readers ? written.readers(region, word) : 0) {
+      const Writer reader = Writer::of(read);
+      if (reader.bytes & mine.bytes && epoch.agent != flag.agent && !comes_behind_readers(reader)) {
+        return add_race(address, true, "read", reader.cluster == cluster, line, return_address);
+      }
+      if ((reader.bytes & ~mine.bytes) == 0) written.put_readers(region, word, 0);
+    }
     const bool same = packed && last.cluster == cluster && last.epoch.agent == epoch.agent;
     if (same || together) mine.bytes |= last.bytes;
     if (Reductions::are(epoch)) mine.epoch = reduction(together ? &last : nullptr, cluster);

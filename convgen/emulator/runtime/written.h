@@ -1,4 +1,5 @@
-// Who wrote each word of global memory last in a launch: enough to tell accesses that nothing orders.
+// Who wrote each word of global memory last in a launch, and who has read it since: enough to tell accesses that nothing
+// orders.
 #pragma once
 
 #include <pthread.h>
@@ -15,7 +16,7 @@
 
 namespace convgen_emulator {
 
-// Packed into 64 bits; 0 is nobody, and whoever does not fit.
+// Who wrote a word, or has read it.  Packed into 64 bits; 0 is nobody, and whoever does not fit.
 struct Writer {
   u32 cluster;
   Epoch epoch;
@@ -34,8 +35,9 @@ struct Writer {
 // as it may be volatile.
 constexpr Epoch flag{0xfffd, 0};
 
-// Reductions (red) go together, whoever does them, and with no other access that is not behind them.  Of those that one
-// cluster has made to a word since it was written, a set is kept; `agent` and the number of the set are their epoch.
+// Reductions (red) go together, whoever does them, and with no other access that is not behind them; so do reads.  Of
+// those that one cluster has made to a word since it was written, a set is kept; `agent` and the number of the set are
+// their epoch.
 class Reductions {
  public:
   static constexpr Agent agent = 0xfffe, of_clusters = 0xffff;  // of one cluster, of several
@@ -49,6 +51,8 @@ class Reductions {
     }
     return true;
   }
+  // Whether the set takes no more: of very many readers, some are enough.
+  bool full(Epoch set) const { return sets_[set.count].size() >= 32; }
   // The set with one more, of a thread that has `seen` that, and without those that come before it.
   Epoch joined(const Epoch* set, Epoch one, const Counts& seen) {
     const Key key{set ? set->count + 1 : 0, one.agent, one.count};
@@ -114,13 +118,15 @@ class Written {
       Words& words = regions_[i];
       if (!request.checks || !request.regions[i].writable) continue;
       words.bytes = (request.regions[i].bytes / word_bytes + 2) * sizeof(u64);
-      void* room = mmap(nullptr, words.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
-      if (room != MAP_FAILED) words.of = static_cast<std::atomic<u64>*>(room);
+      void* room = mmap(nullptr, 2 * words.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+      if (room == MAP_FAILED) continue;
+      words.of = static_cast<std::atomic<u64>*>(room);
+      words.readers = words.of + words.bytes / sizeof(u64);
     }
   }
   ~Written() {
     for (Words& words : regions_) {
-      if (words.of) munmap(words.of, words.bytes);
+      if (words.of) munmap(words.of, 2 * words.bytes);
     }
   }
   Written(const Written&) = delete;
@@ -132,12 +138,19 @@ class Written {
     regions_[region].of[word].store(writer.packed(), std::memory_order_relaxed);
     regions_[region].any.store(true, std::memory_order_relaxed);
   }
+  // Those that have read a word since it was written.
+  bool any_readers(u32 region) const { return regions_[region].any_readers.load(std::memory_order_relaxed); }
+  u64 readers(u32 region, u64 word) const { return regions_[region].readers[word].load(std::memory_order_relaxed); }
+  void put_readers(u32 region, u64 word, u64 packed) {
+    regions_[region].readers[word].store(packed, std::memory_order_relaxed);
+    if (!any_readers(region)) regions_[region].any_readers.store(true, std::memory_order_relaxed);
+  }
 
  private:
   struct Words {
-    std::atomic<u64>* of = nullptr;
-    u64 bytes = 0;
-    std::atomic<bool> any{false};
+    std::atomic<u64>*of = nullptr, *readers = nullptr;
+    u64 bytes = 0;  // of each
+    std::atomic<bool> any{false}, any_readers{false};
   };
   std::vector<Words> regions_;
 };
