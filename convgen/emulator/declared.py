@@ -63,7 +63,11 @@ def _shared_findings(source: str) -> Iterator[Finding]:
     """Static shared memory, of which the emulator would give each thread its own."""
     for at, text in enumerate(source.splitlines()):
         if re.search(r"\b__shared__\b", code := _COMMENT.sub("", text)) and not re.search(r"\bextern\b", code):
-            message = "static shared memory is not emulated: declare `extern __shared__ u8 shared_memory[]`"
+            message = (
+                "static shared memory is not emulated: declare `extern __shared__ u8 shared_memory[];`, add the bytes "
+                "to the launch's shared_bytes, and use addresses behind shared_address(shared_memory) with "
+                "ld_shared_u32, st_shared_u32 and the like"
+            )
             yield Finding("compile", message, at + 1, text.strip())
 
 

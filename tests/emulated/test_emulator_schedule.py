@@ -303,6 +303,7 @@ def test_shared_memory_is_accessed_by_its_address_alone(declared: str, kind: str
     with pytest.raises(EmulationError, match="shared") as error:
         run(source, "shares", ("out",), {"out": np.zeros(64, np.uint32)}, block=64, shared_bytes=1024)
     assert error.value.findings[0].kind == kind and "values[" in error.value.findings[0].source_line
+    assert kind != "compile" or "add the bytes to the launch's shared_bytes" in str(error.value)
 
 
 def test_a_launch_that_names_no_buffer_or_an_impossible_map_is_refused():
