@@ -15,14 +15,14 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from convgen.cache import Cache
 from convgen.diagnostics import ConvgenError
-from convgen.emulator.declared import bounds, is_whole
+from convgen.emulator.declared import bounds, declared_without_value, is_whole
 from convgen.emulator.errors import EmulationError, Finding, NoHostCompiler
 from convgen.files import write_all
 from convgen.turns import turn
@@ -51,6 +51,8 @@ _OUTLINED = {
 }
 #: A kernel's own code takes a twentieth of an emulation, the runtime the rest: optimizing it costs more than it saves.
 _LEVEL = ("-O0",)
+#: What finds variables that are read where nothing need have assigned them: without optimization gcc does not look.
+_ASSIGNED = ("-std=c++17", "-Og", "-S", "-DCONVGEN_EMULATE", "-Werror=uninitialized", "-Werror=maybe-uninitialized")
 #: A thread's stack is 256 KB (runtime/context.h): a kernel's locals must leave room for the runtime.
 _FRAME = 196608
 _FAMILY_ONLY = {
@@ -231,14 +233,38 @@ def kernel_library(
     lines += [f"CONVGEN_ENTRY({name}, {bounds(source, name)})" for name in entries]
     entry = "\n".join(lines) + "\n"
     key = "emulated-" + _digest(_runtime_sources(), compiler.version, platform.machine(), source, entry, *flags)
+    texts: dict[str, str | bytes] = {SOURCE: source, "entry.cc": entry}
+    if checks and compiler.family == "gcc" and (variables := declared_without_value(source)):
+        _, errors = _build(f"{key}-assigned", texts, [*_ASSIGNED, f"-I{INCLUDE}", "entry.cc"], "kernel.s")
+        if findings := _unassigned_findings(errors, variables, source):
+            raise EmulationError(", ".join(entries), findings)
     arguments = [*flags, f"-I{INCLUDE}", "entry.cc", *_LIBRARIES[compiler.family]]
-    library, errors = _build(key, {SOURCE: source, "entry.cc": entry}, arguments, "kernel.so")
+    library, errors = _build(key, texts, arguments, "kernel.so")
     if library is None:
         raise EmulationError(", ".join(entries), _compile_findings(errors, source))
     return library
 
 
 _ERROR = re.compile(rf"^(?:\S*/)?{re.escape(SOURCE)}:(\d+):\d+: (?:fatal )?error: (.*)$", re.MULTILINE)
+
+
+_UNASSIGNED = re.compile(
+    rf"^(?:\S*/)?{re.escape(SOURCE)}:(\d+):\d+: error: \W(\w+)\W (?:may be|is) used uninitialized", re.MULTILINE
+)
+
+
+def _unassigned_findings(errors: str, names: Collection[str], source: str) -> list[Finding]:
+    lines = source.splitlines()
+    return [
+        Finding(
+            "uninitialized",
+            f"`{name}` may be read before it is assigned: give it a value where it is declared",
+            int(line),
+            lines[int(line) - 1].strip(),
+        )
+        for line, name in dict.fromkeys(_UNASSIGNED.findall(errors))
+        if name in names
+    ]
 
 
 def _compile_findings(errors: str, source: str) -> list[Finding]:

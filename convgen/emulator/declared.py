@@ -33,6 +33,17 @@ _MAX_CLUSTER, _MAX_GRID = 8, 65535
 _MAX_SHARED_BYTES = max(target.shared_bytes_per_block for target in TARGETS.values())
 
 
+#: Variables that a function declares without a value: numbers, outside of structs.
+_STRUCT = re.compile(r"^struct\b.*?^\};", re.MULTILINE | re.DOTALL)
+_UNASSIGNED = re.compile(r"^ +(?:int|u16|u32|u64|bool|float|double|long long) (\w+(?:, \w+)*);", re.MULTILINE)
+
+
+def declared_without_value(source: str) -> set[str]:
+    """Names of local variables that have no initializer: what reads them may come before what assigns them."""
+    text = _STRUCT.sub("", _COMMENT.sub("", _PTX.sub("", source)))
+    return {name for found in _UNASSIGNED.finditer(text) for name in found[1].split(", ")}
+
+
 def is_whole(source: str) -> bool:
     """Whether a source is generated, or written like that: it declares what it calls, which others leave to the
     emulator."""

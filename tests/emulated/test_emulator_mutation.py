@@ -78,6 +78,7 @@ def test_mutants_are_noticed(name: str):
         ("tma_im2col_pingpong", "__device__ __forceinline__ u32 swizzle_base", "inline u32 swizzle_base", NOT_COMPILED),
         ("tma_im2col_prologue", "max_nan_f32(given * value_scale + value_shift, 0.0f)", "given", WRONG_RESULT),
         ("tma_im2col_nchw", "int previous = -1;", "int previous;", "overwritten while read"),
+        ("tma_halo_dgrad", "int use = 0;", "int use;", "uninitialized"),
         ("sums, split_k", "if (sharer == 0) sums[0] = sum;", "if (sharer == 0) sums[0] = 2 * sum;", WRONG_RESULT),
     ],
 )
