@@ -28,8 +28,8 @@ using u64 = unsigned long long;
 //   column = (c * R + r) * S + s
 //   p * stride_h = in_h + pad_h - dilation_h * r, here p = in_h - r + 1
 //   q * stride_w = in_w + pad_w - dilation_w * s, here q = in_w - s + 1
-// as far as the division leaves no rest and the window lies within the output.
-// One thread an element of x, which gathers in a fixed order: no atomics, the same bits every time.
+// provided that the divisions are exact and the window lies within the output.
+// One thread per element of x, which gathers in a fixed order: no atomics, identical bits every time.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_col2im_gather(
     const float* __restrict__ lowered,
@@ -45,7 +45,7 @@ void convgen_col2im_gather(
   constexpr int lowered_stride_n = 9216, lowered_stride_p = 576, lowered_stride_q = 36, lowered_stride_c = 9, lowered_stride_r = 3;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int total_threads = 2048;  // of all blocks, those with work
+  constexpr int total_threads = 2048;  // in all blocks, counting only threads with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
   if (index >= total_threads) return;
   const int c = index % C;

@@ -32,7 +32,7 @@ struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -56,7 +56,7 @@ __device__ __forceinline__ void st_shared_v4_u32(u32 address, Vec4 v) {
                :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -95,7 +95,7 @@ __device__ __forceinline__ void tma_load_tile_4d(u32 destination, const TensorMa
                :: "r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
 
-// Stores a box to (c0, c1, ...), innermost first; what lies outside the tensor is not written.
+// Stores a box to (c0, c1, ...), innermost first; elements outside the tensor are not written.
 __device__ __forceinline__ void tma_store_tile_4d(const TensorMap* map, u32 source, int c0, int c1, int c2, int c3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
                :: "l"(map), "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
@@ -109,7 +109,7 @@ __device__ __forceinline__ void bulk_wait_group_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(pending) : "memory");
 }
 
-// Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
+// Orders this thread's ordinary writes to shared memory before asynchronous reads of the same memory.
 __device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // d += a b in one warp: 16 x 8 over 8 (PTX ISA, "Matrix Fragments for mma.m16n8k8").
@@ -124,7 +124,7 @@ __device__ __forceinline__ void mma_m16n8k8_f32_f16_f16(float (&d)[4], const u32
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -146,7 +146,7 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+// The first address of shared memory that is a multiple of a power of two.  The launch requests as many extra bytes.
 template <u32 alignment>
 __device__ __forceinline__ u32 aligned_base(const void* memory) {
   return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
@@ -155,10 +155,10 @@ __device__ __forceinline__ u32 aligned_base(const void* memory) {
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
-// The first row of A, and the column of B, of which a lane holds words for mma; A's other row is 8 below.
+// The first row of A, and the column of B, whose words a lane holds for mma; A's other row is 8 below.
 __device__ __forceinline__ int operand_line(int lane) { return lane / 4; }
 
-// Which of that row's, or column's, words of 32 bits a lane holds first; the other one is 4 further on.
+// Which 32-bit word of that row or column a lane holds first; the other one is 4 further on.
 __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 
 // ---- kernel ----------------------------------------------------------------------------------
@@ -179,16 +179,16 @@ constexpr int Q = 56;
 constexpr int R = 7;
 constexpr int S = 7;
 constexpr int w_stride_k = 49;  // in elements
-constexpr int vector = 8;  // output channels of a warp
-constexpr int consumer_threads = 128;  // that multiply; a producer's warp comes after them
+constexpr int vector = 8;  // output channels per warp
+constexpr int consumer_threads = 128;  // they multiply; the producer's warp comes after them
 constexpr int threads = consumer_threads + warp_threads;
 
-// A block has one of the `slices` of the channels, and a run of its bands.
+// A block has one of the `slices` of the channels, and a contiguous range of its bands.
 constexpr int slices = 3;
 constexpr int channels = 32;
-constexpr int strip_columns = 14;  // output columns of a band
+constexpr int strip_columns = 14;  // output columns in a band
 constexpr int strips = 4;
-constexpr int band_rows = 8;  // output rows of a band
+constexpr int band_rows = 8;  // output rows in a band
 constexpr int p_bands = 7;  // down an image
 constexpr int bands = 224;  // of all images
 
@@ -196,25 +196,25 @@ constexpr int bands = 224;  // of all images
 constexpr int tile_p = 8;
 constexpr int tile_q = 16;
 constexpr int column_tiles = 1;
-constexpr int tiles = 1;  // of a band
+constexpr int tiles = 1;  // in a band
 constexpr int tiles_at_once = 1;
 constexpr int blocks = 8;  // of 4 x 2 pixels, across a tile
-constexpr int sets = 2;  // of 8 blocks each, one below the other
-constexpr int read_rows = 14;  // input rows under a lane's blocks
-constexpr int lines = 10;  // input rows under a block
-constexpr int quads = 2;  // of input columns, under a block
-constexpr int zero_lines = 3;  // above a filter in shared memory, for output rows of a block that begin below it
-constexpr int entries = 9;  // of a filter row in shared memory, the zeros around it included: from input column -1 on
+constexpr int sets = 2;  // of 8 blocks each, one below another
+constexpr int read_rows = 14;  // input rows that a lane's blocks read
+constexpr int lines = 10;  // input rows that a block reads
+constexpr int quads = 2;  // of input columns that a block reads
+constexpr int zero_lines = 3;  // above a filter in shared memory, read for a block's lower output rows
+constexpr int entries = 9;  // in a filter row in shared memory, including the zeros around it, from input column -1 on
 
 // Shared memory, from a base aligned to 512 bytes.
 constexpr u32 pixel_bytes = 64;
-constexpr int slab_columns = 24;  // the padding of x included
+constexpr int slab_columns = 24;  // including x's padding
 constexpr u32 row_bytes = slab_columns * pixel_bytes;
 constexpr int slab_rows = 8;
 constexpr u32 slab_bytes = slab_rows * row_bytes;
-constexpr int slabs = 2;  // that a band reads
+constexpr int slabs = 2;  // read for each band
 constexpr int stages = 4;  // slabs in the ring
-constexpr u32 results_at = stages * slab_bytes;  // of two bands, one behind the other
+constexpr u32 results_at = stages * slab_bytes;  // of two bands, one after the other
 constexpr u32 result_pixel_bytes = 64;
 constexpr u32 result_bytes = 7168;
 constexpr u32 filters_at = results_at + 2 * result_bytes;
@@ -222,10 +222,10 @@ constexpr u32 filter_bytes = (zero_lines + lines) * entries * (channels / 8) * c
 constexpr u32 full_barriers = filters_at + filter_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
-// The block that a column of B is, so that lanes beside one another meet different banks as they load and store.
+// Which block a column of B holds, permuted so that neighboring lanes load from and store to different banks.
 __device__ __forceinline__ int block_of(int n) { return (n & 2) << 1 | ((n << 1 ^ n) & 2) | n >> 2; }
 
-// y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
+// y[n, p, q, k] before the epilogue: only its own window and group.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int n, int p, int q, int k) {
   constexpr int H = 56;
   constexpr int W = 56;
@@ -261,7 +261,7 @@ void convgen_depthwise_bands(
   const u32 base = aligned_base<512>(shared_memory);
   const int thread = threadIdx.x;
   const int first_k = blockIdx.x % slices * channels;
-  // this block's run of the bands
+  // this block's contiguous range of bands
   const int worker = blockIdx.x / slices;
   const int workers = gridDim.x / slices;
   const int first_band = bands / workers * worker + min(worker, bands % workers);
@@ -271,8 +271,8 @@ void convgen_depthwise_bands(
     prefetch_tensormap(&x_map);
     prefetch_tensormap(&y_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumer_threads / warp_threads);  // each consumer warp
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumer_threads / warp_threads);  // by consumer warps
     }
     fence_mbarrier_init();
   }
@@ -280,12 +280,12 @@ void convgen_depthwise_bands(
     st_shared_v4_u32(base + filters_at + i * chunk_bytes, Vec4{0, 0, 0, 0});
   }
   __syncthreads();
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
   if (thread >= consumer_threads) {
-    // ---- producer: slab after slab of input rows
+    // ---- producer: loads slab after slab of input rows
     if (thread > consumer_threads) return;
     int stage = 0;
     u32 parity = 1;
@@ -293,7 +293,7 @@ void convgen_depthwise_bands(
       const int first_p = band % p_bands * band_rows;
       const int strip_q = band / p_bands % strips * strip_columns;
       const int n = band / p_bands / strips;
-      // a band behind another shares all slabs with it but the last
+      // a band that follows another shares all but its last slab with it
       for (int i = band == first_band || first_p == 0 ? 0 : slabs - 1; i < slabs; ++i) {
         const u32 full = base + full_barriers + mbarrier_bytes * stage;
         mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
@@ -310,7 +310,7 @@ void convgen_depthwise_bands(
 
   // ---- consumers
   {
-    // filters, [line][8 channels][entry][channel]; all loads first, then all stores
+    // load the filters as [line][8 channels][entry][channel]: first issue all loads, then store
     u16 value[13];
 #pragma unroll
     for (int j = 0; j < 13; ++j) {
@@ -331,17 +331,17 @@ void convgen_depthwise_bands(
   bar_sync<1, consumer_threads>();
 
   const int lane = thread % warp_threads;
-  const int octet = thread / warp_threads % (channels / vector);  // of the slice's channels
+  const int octet = thread / warp_threads % (channels / vector);  // which 8 of the slice's channels
   const int k = first_k + octet * vector;
-  // A lane has words of one input column of every quad, and A's rows of one pixel of a block, for both channels.
+  // A lane holds words of one input column of every quad, and A's rows for one pixel of a block, for both channels.
   const int column = operand_word(lane);
   const int own_q = operand_line(lane) % 2;
   const int own_p = operand_line(lane) / 2;
 
-  // A's words of every input row under a block: 8 channels of the tap, or zeros where there is none
+  // A's words for every input row that a block reads: 8 channels of the tap, or zeros where there is no tap
   const u32 filters = base + filters_at + (((zero_lines - own_p) * (channels / vector) + octet) * entries + 1 + column - own_q) * chunk_bytes;
 
-  // a lane's words of a row: 8 channels of a pixel in every quad of input columns
+  // a lane's words in a row: 8 channels of one pixel in every quad of input columns
   const int loaded_block = block_of(operand_line(lane));
   u32 place[quads];
 #pragma unroll
@@ -356,7 +356,7 @@ void convgen_depthwise_bands(
       __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
       __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
       __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
-  int results = 0;  // which of the two bands' results
+  int results = 0;  // which of the two results buffers
   int stage = 0;  // of the band's first slab
   u32 parity = 0;
   for (int band = first_band; band < last_band; ++band) {
@@ -372,15 +372,15 @@ void convgen_depthwise_bands(
       const int at_p = tile / column_tiles * tile_p;
       const int at_q = tile % column_tiles * tile_q;
       const int first_row = stage * slab_rows + (at_p + loaded_block / blocks * 8);
-      constexpr u32 lower_half = 0x4410, upper_half = 0x3244;  // of a word, where it is, beside a zero
+      constexpr u32 lower_half = 0x4410, upper_half = 0x3244;  // select half a word in place, beside a zero
       float acc[sets][4][4] = {};
       Vec4 row[read_rows][quads];
 #pragma unroll
       for (int line = 0; line < lines; ++line) {
-        // of every set this input row; sets have rows in common, 4 lines apart
+        // this input row of every set; neighboring sets, 4 lines apart, overlap
 #pragma unroll
         for (int set = 0; set < sets; ++set) {
-          if (set + 1 < sets && line >= 4) continue;  // the set below has loaded it
+          if (set + 1 < sets && line >= 4) continue;  // the set below has already loaded it
           const int i = line + 4 * set;
           int at = first_row + i;
           if (at >= stages * slab_rows) at -= stages * slab_rows;
@@ -391,7 +391,7 @@ void convgen_depthwise_bands(
 #pragma unroll
         for (int quad = 0; quad < quads; ++quad) {
           const Vec4 taps = ld_shared_v4_u32(filters + (line * (channels / vector) * entries + quad * 4) * chunk_bytes);
-          // A's upper rows are of the lower channel, its lower rows of the upper: the other channel's factor is zero
+          // A's upper rows are for the lower channel, its lower rows for the upper; the other channel's factor is zero
           const u32 a0[2] = {__byte_perm(taps.x, 0, lower_half), __byte_perm(taps.x, 0, upper_half)};
           const u32 a1[2] = {__byte_perm(taps.y, 0, lower_half), __byte_perm(taps.y, 0, upper_half)};
           const u32 a2[2] = {__byte_perm(taps.z, 0, lower_half), __byte_perm(taps.z, 0, upper_half)};
@@ -406,8 +406,8 @@ void convgen_depthwise_bands(
           }
         }
       }
-      // a zero between bands, or of the other channel, makes a NaN of an infinity or NaN
-      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
+      // a zero between bands, or from the other channel, turns infinities into NaNs and spreads NaNs
+      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // the neutral element; NaN if a sum is
 #pragma unroll
       for (int i = 0; i < 16 * sets; ++i) {
         total[i % 4] += acc[i / 16][i / 4 % 4][i % 4];
@@ -435,7 +435,7 @@ void convgen_depthwise_bands(
       }
 
 #pragma unroll
-      for (int i = 0; i < 2 * sets; ++i) {  // a lane has a pixel of two blocks of each set
+      for (int i = 0; i < 2 * sets; ++i) {  // in each set, a lane holds one pixel of two blocks
         const int block = block_of(accumulator_column(lane) + i % 2);
         const int from_strip = at_q + block % blocks * 2 + own_q;
         const int from_band = at_p + block / blocks * 8 + i / 2 * 4 + own_p;
@@ -451,7 +451,7 @@ void convgen_depthwise_bands(
                          Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])});
       }
     }
-    // the band is done with its slabs, or with the first
+    // release the band's slabs, or only its first
     __syncwarp();
     const int done = first_p == (p_bands - 1) * band_rows ? slabs : 1;
     for (int i = 0; i < done; ++i) {
@@ -461,7 +461,7 @@ void convgen_depthwise_bands(
         parity ^= 1;
       }
     }
-    // the band before has left shared memory; this one leaves when all have written it
+    // the previous band has been read from shared memory; this one can be stored once all threads have written it
     fence_proxy_async_shared();
     if (thread == 0) bulk_wait_group_read<0>();
     bar_sync<1, consumer_threads>();

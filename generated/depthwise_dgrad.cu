@@ -56,7 +56,7 @@ __device__ __forceinline__ void st_shared_u32(u32 address, u32 v) {
   asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(v) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -99,7 +99,7 @@ __device__ __forceinline__ void tma_load_tile_4d(u32 destination, const TensorMa
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -121,7 +121,7 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+// The first address of shared memory that is a multiple of a power of two.  The launch requests as many extra bytes.
 template <u32 alignment>
 __device__ __forceinline__ u32 aligned_base(const void* memory) {
   return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
@@ -138,37 +138,37 @@ __device__ __forceinline__ u32 aligned_base(const void* memory) {
 // band of an image needs one more slab of input rows.  TMA fills pixels outside x with zeros: the padding.
 constexpr int R = 3;
 constexpr int S = 3;
-constexpr int vector = 4;  // output channels of a thread
-constexpr int inputs = 4;  // input channels of a thread
-constexpr int consumer_threads = 256;  // that multiply; a producer's warp comes after them
+constexpr int vector = 4;  // output channels per thread
+constexpr int inputs = 4;  // input channels per thread
+constexpr int consumer_threads = 256;  // they multiply; the producer's warp comes after them
 constexpr int threads = consumer_threads + warp_threads;
 
-// A block has one of the `slices` of the channels, and a run of its bands.
+// A block has one of the `slices` of the channels, and a contiguous range of its bands.
 constexpr int slices = 1;
 constexpr int channels = 144;
-constexpr int strip_columns = 28;  // output columns of a band
+constexpr int strip_columns = 28;  // output columns in a band
 constexpr int strips = 2;
-constexpr int band_rows = 2;  // output rows of a band
+constexpr int band_rows = 2;  // output rows in a band
 constexpr int p_bands = 28;  // down an image
 constexpr int bands = 448;  // of all images
 
-// A thread's tile of outputs, and the inputs under it.
+// A thread's tile of outputs, and the inputs that they read.
 constexpr int tile_p = 2;
 constexpr int tile_q = 4;
 constexpr int column_tiles = 7;
-constexpr int tiles = 7;  // of a band
+constexpr int tiles = 7;  // in a band
 constexpr int tiles_at_once = 7;
 constexpr int read_rows = 4;
 constexpr int read_columns = 6;
-constexpr int pitch = 148;  // elements of a tap's filters in shared memory; the last 4 lie unused, for lanes to meet other banks
+constexpr int pitch = 148;  // elements from a tap to the next in shared memory; 4 are unused, so that lanes reach different banks
 
 // Shared memory, from a base aligned to 128 bytes.
 constexpr u32 pixel_bytes = 288;
-constexpr int slab_columns = 30;  // the padding of x included
+constexpr int slab_columns = 30;  // including x's padding
 constexpr u32 row_bytes = slab_columns * pixel_bytes;
 constexpr int slab_rows = 2;
 constexpr u32 slab_bytes = slab_rows * row_bytes;
-constexpr int slabs = 2;  // that a band reads
+constexpr int slabs = 2;  // read for each band
 constexpr int stages = 4;  // slabs in the ring
 constexpr u32 filters_at = stages * slab_bytes;
 constexpr u32 filter_bytes = R * S * pitch * 4;
@@ -186,7 +186,7 @@ void convgen_depthwise_dgrad(
   const u32 base = aligned_base<128>(shared_memory);
   const int thread = threadIdx.x;
   const int first_k = blockIdx.x % slices * channels;
-  // this block's run of the bands
+  // this block's contiguous range of bands
   const int worker = blockIdx.x / slices;
   const int workers = gridDim.x / slices;
   const int first_band = bands / workers * worker + min(worker, bands % workers);
@@ -195,18 +195,18 @@ void convgen_depthwise_dgrad(
   if (thread == consumer_threads) {
     prefetch_tensormap(&x_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumer_threads / warp_threads);  // each consumer warp
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumer_threads / warp_threads);  // by consumer warps
     }
     fence_mbarrier_init();
   }
   __syncthreads();
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
   if (thread >= consumer_threads) {
-    // ---- producer: slab after slab of input rows
+    // ---- producer: loads slab after slab of input rows
     if (thread > consumer_threads) return;
     int stage = 0;
     u32 parity = 1;
@@ -214,7 +214,7 @@ void convgen_depthwise_dgrad(
       const int first_p = band % p_bands * band_rows;
       const int strip_q = band / p_bands % strips * strip_columns;
       const int n = band / p_bands / strips;
-      // a band behind another shares all slabs with it but the last
+      // a band that follows another shares all but its last slab with it
       for (int i = band == first_band || first_p == 0 ? 0 : slabs - 1; i < slabs; ++i) {
         const u32 full = base + full_barriers + mbarrier_bytes * stage;
         mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
@@ -231,7 +231,7 @@ void convgen_depthwise_dgrad(
 
   // ---- consumers
   {
-    // filters, as float: [tap][channel of the slice]; all loads first, then all stores
+    // load the filters as float[tap][channel of the slice]: first issue all loads, then store
     float value[6];
 #pragma unroll
     for (int j = 0; j < 6; ++j) {
@@ -292,7 +292,7 @@ void convgen_depthwise_dgrad(
 #pragma unroll
           for (int v = 0; v < inputs; ++v) row[j][v] = value[v];
         }
-        // output row a has this input row under tap r
+        // output row a reads this input row under tap r
 #pragma unroll
         for (int a = 0; a < tile_p; ++a) {
           const int r = i - a;
@@ -331,7 +331,7 @@ void convgen_depthwise_dgrad(
         }
       }
     }
-    // the band is done with its slabs, or with the first
+    // release the band's slabs, or only its first
     __syncwarp();
     const int done = first_p == (p_bands - 1) * band_rows ? slabs : 1;
     for (int i = 0; i < done; ++i) {

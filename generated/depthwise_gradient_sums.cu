@@ -41,7 +41,7 @@ struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -75,7 +75,7 @@ __device__ __forceinline__ void st_shared_v4_u32(u32 address, Vec4 v) {
                :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -114,7 +114,7 @@ __device__ __forceinline__ void tma_load_tile_4d(u32 destination, const TensorMa
                :: "r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
 
-// Stores a box to (c0, c1, ...), innermost first; what lies outside the tensor is not written.
+// Stores a box to (c0, c1, ...), innermost first; elements outside the tensor are not written.
 __device__ __forceinline__ void tma_store_tile_4d(const TensorMap* map, u32 source, int c0, int c1, int c2, int c3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
                :: "l"(map), "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
@@ -128,7 +128,7 @@ __device__ __forceinline__ void bulk_wait_group_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(pending) : "memory");
 }
 
-// Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
+// Orders this thread's ordinary writes to shared memory before asynchronous reads of the same memory.
 __device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // d += a b in one warp: 16 x 8 over 8 (PTX ISA, "Matrix Fragments for mma.m16n8k8").
@@ -143,7 +143,7 @@ __device__ __forceinline__ void mma_m16n8k8_f32_bf16_bf16(float (&d)[4], const u
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -165,7 +165,7 @@ __device__ __forceinline__ u32 cvt_bf16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+// The first address of shared memory that is a multiple of a power of two.  The launch requests as many extra bytes.
 template <u32 alignment>
 __device__ __forceinline__ u32 aligned_base(const void* memory) {
   return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
@@ -174,10 +174,10 @@ __device__ __forceinline__ u32 aligned_base(const void* memory) {
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
-// The first row of A, and the column of B, of which a lane holds words for mma; A's other row is 8 below.
+// The first row of A, and the column of B, whose words a lane holds for mma; A's other row is 8 below.
 __device__ __forceinline__ int operand_line(int lane) { return lane / 4; }
 
-// Which of that row's, or column's, words of 32 bits a lane holds first; the other one is 4 further on.
+// Which 32-bit word of that row or column a lane holds first; the other one is 4 further on.
 __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 
 // The sum over the lanes that hold columns of the same 8 rows of a fragment.
@@ -214,38 +214,38 @@ constexpr int P = 7;
 constexpr int Q = 7;
 constexpr int R = 5;
 constexpr int S = 5;
-constexpr int vector = 8;  // output channels of a warp
-constexpr int consumer_threads = 128;  // that multiply; a producer's warp comes after them
+constexpr int vector = 8;  // output channels per warp
+constexpr int consumer_threads = 128;  // they multiply; the producer's warp comes after them
 constexpr int threads = consumer_threads + warp_threads;
 
-// A block has one of the `slices` of the channels, and a run of its bands.
+// A block has one of the `slices` of the channels, and a contiguous range of its bands.
 constexpr int slices = 36;
 constexpr int channels = 32;
-constexpr int strip_columns = 7;  // output columns of a band
+constexpr int strip_columns = 7;  // output columns in a band
 constexpr int bands = 64;  // of all images
 
 // A warp's tile of outputs.
 constexpr int tile_p = 8;
 constexpr int tile_q = 8;
 constexpr int column_tiles = 1;
-constexpr int tiles = 1;  // of a band
+constexpr int tiles = 1;  // in a band
 constexpr int tiles_at_once = 1;
 constexpr int blocks = 2;  // of 2 x 4 pixels, across a tile
 constexpr int sets = 1;  // of 8 blocks
-constexpr int read_rows = 6;  // input rows under a lane's blocks
-constexpr int lines = 6;  // input rows under a block
-constexpr int quads = 2;  // of input columns, under a block
-constexpr int zero_lines = 1;  // above a filter in shared memory, for output rows of a block that begin below it
-constexpr int entries = 11;  // of a filter row in shared memory, the zeros around it included: from input column -3 on
+constexpr int read_rows = 6;  // input rows that a lane's blocks read
+constexpr int lines = 6;  // input rows that a block reads
+constexpr int quads = 2;  // of input columns that a block reads
+constexpr int zero_lines = 1;  // above a filter in shared memory, read for a block's lower output rows
+constexpr int entries = 11;  // in a filter row in shared memory, including the zeros around it, from input column -3 on
 
 // Shared memory, from a base aligned to 512 bytes.
 constexpr u32 pixel_bytes = 64;
-constexpr int slab_columns = 16;  // the padding of x included
+constexpr int slab_columns = 16;  // including x's padding
 constexpr u32 row_bytes = slab_columns * pixel_bytes;
 constexpr int slab_rows = 12;
 constexpr u32 slab_bytes = slab_rows * row_bytes;
 constexpr int stages = 2;  // slabs in the ring
-constexpr u32 results_at = stages * slab_bytes;  // of two bands, one behind the other
+constexpr u32 results_at = stages * slab_bytes;  // of two bands, one after the other
 constexpr u32 result_pixel_bytes = 64;
 constexpr u32 result_bytes = 3584;
 constexpr u32 filters_at = results_at + 2 * result_bytes;
@@ -253,10 +253,10 @@ constexpr u32 filter_bytes = (zero_lines + lines) * entries * (channels / 8) * c
 constexpr u32 full_barriers = filters_at + filter_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
-// The block that a column of B is, so that lanes beside one another meet different banks as they load and store.
+// Which block a column of B holds, permuted so that neighboring lanes load from and store to different banks.
 __device__ __forceinline__ int block_of(int n) { return n ^ (n >> 1 & 1); }
 
-// y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
+// y[n, p, q, k] before the epilogue: only its own window and group.
 __device__ __forceinline__ float window_sum(const bf16* __restrict__ x, const bf16* __restrict__ w, int n, int p, int q, int k) {
   constexpr int H = 7;
   constexpr int W = 7;
@@ -296,7 +296,7 @@ void convgen_depthwise_gradient_sums(
   const u32 base = aligned_base<512>(shared_memory);
   const int thread = threadIdx.x;
   const int first_k = blockIdx.x % slices * channels;
-  // this block's run of the bands
+  // this block's contiguous range of bands
   const int worker = blockIdx.x / slices;
   const int workers = gridDim.x / slices;
   const int first_band = bands / workers * worker + min(worker, bands % workers);
@@ -306,8 +306,8 @@ void convgen_depthwise_gradient_sums(
     prefetch_tensormap(&x_map);
     prefetch_tensormap(&y_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumer_threads / warp_threads);  // each consumer warp
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumer_threads / warp_threads);  // by consumer warps
     }
     fence_mbarrier_init();
   }
@@ -315,12 +315,12 @@ void convgen_depthwise_gradient_sums(
     st_shared_v4_u32(base + filters_at + i * chunk_bytes, Vec4{0, 0, 0, 0});
   }
   __syncthreads();
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
   if (thread >= consumer_threads) {
-    // ---- producer: slab after slab of input rows
+    // ---- producer: loads slab after slab of input rows
     if (thread > consumer_threads) return;
     int stage = 0;
     u32 parity = 1;
@@ -340,7 +340,7 @@ void convgen_depthwise_gradient_sums(
 
   // ---- consumers
   {
-    // filters, [line][8 channels][entry][channel]; all loads first, then all stores
+    // load the filters as [line][8 channels][entry][channel]: first issue all loads, then store
     u16 value[7];
 #pragma unroll
     for (int j = 0; j < 7; ++j) {
@@ -360,23 +360,23 @@ void convgen_depthwise_gradient_sums(
   }
   bar_sync<1, consumer_threads>();
 
-  float total_s[vector] = {};  // sums of this thread's results
+  float total_s[vector] = {};  // sums over this thread's results
   float total_products[vector] = {};
   const int lane = thread % warp_threads;
-  const int octet = thread / warp_threads % (channels / vector);  // of the slice's channels
+  const int octet = thread / warp_threads % (channels / vector);  // which 8 of the slice's channels
   const int k = first_k + octet * vector;
-  // A lane has words of one input column of every quad, and A's rows of one pixel of a block, for both channels.
+  // A lane holds words of one input column of every quad, and A's rows for one pixel of a block, for both channels.
   const int column = operand_word(lane);
   const int own_q = operand_line(lane) % 4;
   const int own_p = operand_line(lane) / 4;
 
-  // A's words of every input row under a block: 8 channels of the tap, or zeros where there is none
+  // A's words for every input row that a block reads: 8 channels of the tap, or zeros where there is no tap
   const u32 filters = base + filters_at + (((zero_lines - own_p) * (channels / vector) + octet) * entries + 3 + column - own_q) * chunk_bytes;
   Vec4 filter[lines][quads];
 #pragma unroll
   for (int i = 0; i < lines * quads; ++i) filter[i / quads][i % quads] = ld_shared_v4_u32(filters + (i / quads * (channels / vector) * entries + i % quads * 4) * chunk_bytes);
 
-  // a lane's words of a row: 8 channels of a pixel in every quad of input columns
+  // a lane's words in a row: 8 channels of one pixel in every quad of input columns
   const int loaded_block = block_of(operand_line(lane));
   u32 place[quads];
 #pragma unroll
@@ -391,7 +391,7 @@ void convgen_depthwise_gradient_sums(
       __uint_as_float(raw_mean_0.x), __uint_as_float(raw_mean_0.y), __uint_as_float(raw_mean_0.z),
       __uint_as_float(raw_mean_0.w), __uint_as_float(raw_mean_1.x), __uint_as_float(raw_mean_1.y),
       __uint_as_float(raw_mean_1.z), __uint_as_float(raw_mean_1.w)};
-  int results = 0;  // which of the two bands' results
+  int results = 0;  // which of the two results buffers
   int stage = 0;  // of the band's first slab
   u32 parity = 0;
   for (int band = first_band; band < last_band; ++band) {
@@ -402,8 +402,8 @@ void convgen_depthwise_gradient_sums(
       const int at_p = tile / column_tiles * tile_p;
       const int at_q = tile % column_tiles * tile_q;
       const int first_row = stage * slab_rows + (at_p + loaded_block / blocks * 2);
-      const u32 zero = tile >> 31;  // that the compiler does not know: it would keep all of A in registers from tile to tile
-      constexpr u32 lower_half = 0x4410, upper_half = 0x3244;  // of a word, where it is, beside a zero
+      const u32 zero = tile >> 31;  // hidden from the compiler, which would otherwise keep all of A in registers across tiles
+      constexpr u32 lower_half = 0x4410, upper_half = 0x3244;  // select half a word in place, beside a zero
       float acc[sets][4][4] = {};
       Vec4 row[read_rows][quads];
 #pragma unroll
@@ -416,7 +416,7 @@ void convgen_depthwise_gradient_sums(
 #pragma unroll
         for (int quad = 0; quad < quads; ++quad) {
           const Vec4 taps = filter[line][quad];
-          // A's upper rows are of the lower channel, its lower rows of the upper: the other channel's factor is zero
+          // A's upper rows are for the lower channel, its lower rows for the upper; the other channel's factor is zero
           const u32 a0[2] = {__byte_perm(taps.x, zero, lower_half), __byte_perm(taps.x, zero, upper_half)};
           const u32 a1[2] = {__byte_perm(taps.y, zero, lower_half), __byte_perm(taps.y, zero, upper_half)};
           const u32 a2[2] = {__byte_perm(taps.z, zero, lower_half), __byte_perm(taps.z, zero, upper_half)};
@@ -428,8 +428,8 @@ void convgen_depthwise_gradient_sums(
           mma_m16n8k8_f32_bf16_bf16(acc[0][3], a3, {words.w});
         }
       }
-      // a zero between bands, or of the other channel, makes a NaN of an infinity or NaN
-      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
+      // a zero between bands, or from the other channel, turns infinities into NaNs and spreads NaNs
+      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // the neutral element; NaN if a sum is
 #pragma unroll
       for (int i = 0; i < 16 * sets; ++i) {
         total[i % 4] += acc[i / 16][i / 4 % 4][i % 4];
@@ -457,7 +457,7 @@ void convgen_depthwise_gradient_sums(
       }
 
 #pragma unroll
-      for (int i = 0; i < 2 * sets; ++i) {  // a lane has a pixel of two blocks of each set
+      for (int i = 0; i < 2 * sets; ++i) {  // in each set, a lane holds one pixel of two blocks
         const int block = block_of(accumulator_column(lane) + i % 2);
         const int from_strip = at_q + block % blocks * 4 + own_q;
         const int from_band = at_p + block / blocks * 2 + i / 2 * 2 + own_p;
@@ -495,7 +495,7 @@ void convgen_depthwise_gradient_sums(
         }
       }
     }
-    // the band is done with its slabs, or with the first
+    // release the band's slabs, or only its first
     __syncwarp();
     {
       if (thread % warp_threads == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
@@ -504,7 +504,7 @@ void convgen_depthwise_gradient_sums(
         parity ^= 1;
       }
     }
-    // the band before has left shared memory; this one leaves when all have written it
+    // the previous band has been read from shared memory; this one can be stored once all threads have written it
     fence_proxy_async_shared();
     if (thread == 0) bulk_wait_group_read<0>();
     bar_sync<1, consumer_threads>();
@@ -516,7 +516,7 @@ void convgen_depthwise_gradient_sums(
   }
   if (thread == 0) bulk_wait_group_read<0>();
 
-  // a row of partial sums: first of each warp's tiles, in place of the slabs when all have been read, then of all tiles
+  // a row of partial sums: first per warp, overlaying the slabs once all have been read, then over all tiles
   constexpr u32 sum_bytes = tiles_at_once * channels * 4;
 #pragma unroll
   for (int v = 0; v < vector; ++v) {
@@ -543,7 +543,7 @@ void convgen_depthwise_gradient_sums(
   }
 }
 
-// s[c], products[c]: 3 parts of sums of each, in a fixed order.
+// s[c], products[c]: 3 partial sums of each, in a fixed order.
 extern "C" __global__ __launch_bounds__(64)
 void convgen_depthwise_gradient_sums_sum_s_1(
     const float* __restrict__ values_0,
@@ -553,9 +553,9 @@ void convgen_depthwise_gradient_sums_sum_s_1(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 1152;
-  constexpr int column_blocks = 72;  // that share all elements
-  constexpr int summands = 3;  // of each element
-  constexpr int block_elements = 16;  // neighboring ones
+  constexpr int column_blocks = 72;  // they divide all elements among them
+  constexpr int summands = 3;  // per element
+  constexpr int block_elements = 16;  // neighboring elements per block
   constexpr int sharers = 4;  // threads that share an element
   constexpr u32 summand_bytes = 4;
   griddepcontrol_wait();
@@ -570,7 +570,7 @@ void convgen_depthwise_gradient_sums_sum_s_1(
   for (int row = sharer; row < summands; row += sharers) {
     sum += values[row * elements + column];
   }
-  // the upper half of the sharers hands its sums to the lower, until one is left
+  // tree reduction: the upper half of the sharers hands its sums to the lower half, until one is left
   const u32 own_summand = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {

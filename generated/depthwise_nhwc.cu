@@ -84,11 +84,11 @@ constexpr int H = 112;
 constexpr int W = 112;
 constexpr int x_stride_n = 802816, x_stride_h = 7168, x_stride_w = 64;  // in elements
 constexpr int w_stride_k = 9;  // in elements
-constexpr int vector = 2;  // output channels of a thread
-constexpr int inputs = 2;  // input channels of a thread
+constexpr int vector = 2;  // output channels per thread
+constexpr int inputs = 2;  // input channels per thread
 constexpr int threads = 256;
 
-// A thread tile: outputs of one thread, and the inputs under it.
+// A thread's tile: its outputs, and the inputs that they read.
 constexpr int tile_p = 2;
 constexpr int tile_q = 4;
 constexpr int read_rows = 5;
@@ -101,7 +101,7 @@ constexpr int column_step = 64;  // elements of x from one column to the next
 // A block has one of the `slices` of the channels.
 constexpr int slices = 1;
 constexpr int channels = 64;
-constexpr int pitch = 68;  // of a tap's filters in shared memory
+constexpr int pitch = 68;  // elements from a tap to the next in shared memory
 
 extern "C" __global__ __launch_bounds__(threads, 2)
 void convgen_depthwise_nhwc(
@@ -115,7 +115,7 @@ void convgen_depthwise_nhwc(
   const int thread = threadIdx.x;
   const int first_k = blockIdx.x % slices * channels;
 
-  // filters, as float: [tap][channel of the slice]
+  // load the filters as float[tap][channel of the slice]
   for (int i = thread; i < channels * R * S; i += threads) {
     const int tap = i % (R * S);
     const int channel = first_k + i / (R * S);
@@ -158,7 +158,7 @@ void convgen_depthwise_nhwc(
 #pragma unroll
         for (int v = 0; v < inputs; ++v) row[j][v] = value[v];
       }
-      // output row a has this input row under tap r
+      // output row a reads this input row under tap r
 #pragma unroll
       for (int a = 0; a < tile_p; ++a) {
         const int r = i - a * 2;

@@ -51,7 +51,7 @@ __device__ __forceinline__ void st_shared_u32(u32 address, u32 v) {
   asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(v) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -94,7 +94,7 @@ __device__ __forceinline__ void tma_load_tile_4d(u32 destination, const TensorMa
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -116,7 +116,7 @@ __device__ __forceinline__ u32 cvt_bf16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+// The first address of shared memory that is a multiple of a power of two.  The launch requests as many extra bytes.
 template <u32 alignment>
 __device__ __forceinline__ u32 aligned_base(const void* memory) {
   return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
@@ -137,35 +137,35 @@ constexpr int P = 14;
 constexpr int R = 3;
 constexpr int S = 3;
 constexpr int w_stride_k = 9;  // in elements
-constexpr int vector = 2;  // output channels of a thread
-constexpr int inputs = 2;  // input channels of a thread
-constexpr int consumer_threads = 64;  // that multiply; a producer's warp comes after them
+constexpr int vector = 2;  // output channels per thread
+constexpr int inputs = 2;  // input channels per thread
+constexpr int consumer_threads = 64;  // they multiply; the producer's warp comes after them
 constexpr int threads = consumer_threads + warp_threads;
 
-// A block has one of the `slices` of the channels, and a run of its bands.
+// A block has one of the `slices` of the channels, and a contiguous range of its bands.
 constexpr int slices = 36;
 constexpr int channels = 16;
-constexpr int band_rows = 8;  // output rows of a band
+constexpr int band_rows = 8;  // output rows in a band
 constexpr int p_bands = 2;  // down an image
 constexpr int bands = 128;  // of all images
 
-// A thread's tile of outputs, and the inputs under it.
+// A thread's tile of outputs, and the inputs that they read.
 constexpr int tile_p = 2;
 constexpr int tile_q = 7;
 constexpr int column_tiles = 2;
-constexpr int tiles = 8;  // of a band
+constexpr int tiles = 8;  // in a band
 constexpr int tiles_at_once = 8;
 constexpr int read_rows = 4;
 constexpr int read_columns = 9;
-constexpr int pitch = 20;  // elements of a tap's filters in shared memory; the last 4 lie unused, for lanes to meet other banks
+constexpr int pitch = 20;  // elements from a tap to the next in shared memory; 4 are unused, so that lanes reach different banks
 
 // Shared memory, from a base aligned to 128 bytes.
 constexpr u32 pixel_bytes = 32;
-constexpr int slab_columns = 16;  // the padding of x included
+constexpr int slab_columns = 16;  // including x's padding
 constexpr u32 row_bytes = slab_columns * pixel_bytes;
 constexpr int slab_rows = 8;
 constexpr u32 slab_bytes = slab_rows * row_bytes;
-constexpr int slabs = 2;  // that a band reads
+constexpr int slabs = 2;  // read for each band
 constexpr int stages = 4;  // slabs in the ring
 constexpr u32 filters_at = stages * slab_bytes;
 constexpr u32 filter_bytes = R * S * pitch * 4;
@@ -184,7 +184,7 @@ void convgen_depthwise_statistics(
   const u32 base = aligned_base<128>(shared_memory);
   const int thread = threadIdx.x;
   const int first_k = blockIdx.x % slices * channels;
-  // this block's run of the bands
+  // this block's contiguous range of bands
   const int worker = blockIdx.x / slices;
   const int workers = gridDim.x / slices;
   const int first_band = bands / workers * worker + min(worker, bands % workers);
@@ -193,25 +193,25 @@ void convgen_depthwise_statistics(
   if (thread == consumer_threads) {
     prefetch_tensormap(&x_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumer_threads / warp_threads);  // each consumer warp
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumer_threads / warp_threads);  // by consumer warps
     }
     fence_mbarrier_init();
   }
   __syncthreads();
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
   if (thread >= consumer_threads) {
-    // ---- producer: slab after slab of input rows
+    // ---- producer: loads slab after slab of input rows
     if (thread > consumer_threads) return;
     int stage = 0;
     u32 parity = 1;
     for (int band = first_band; band < last_band; ++band) {
       const int first_p = band % p_bands * band_rows;
       const int n = band / p_bands;
-      // a band behind another shares all slabs with it but the last
+      // a band that follows another shares all but its last slab with it
       for (int i = band == first_band || first_p == 0 ? 0 : slabs - 1; i < slabs; ++i) {
         const u32 full = base + full_barriers + mbarrier_bytes * stage;
         mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
@@ -228,7 +228,7 @@ void convgen_depthwise_statistics(
 
   // ---- consumers
   {
-    // filters, as float: [tap][channel of the slice]; all loads first, then all stores
+    // load the filters as float[tap][channel of the slice]: first issue all loads, then store
     float value[3];
 #pragma unroll
     for (int j = 0; j < 3; ++j) {
@@ -245,7 +245,7 @@ void convgen_depthwise_statistics(
   }
   bar_sync<1, consumer_threads>();
 
-  float total_s[vector] = {};  // sums of this thread's results
+  float total_s[vector] = {};  // sums over this thread's results
   float total_squares[vector] = {};
   const int k_in_slice = thread % (channels / vector) * vector;
   const int first_tile = thread / (channels / vector);
@@ -285,7 +285,7 @@ void convgen_depthwise_statistics(
 #pragma unroll
           for (int v = 0; v < inputs; ++v) row[j][v] = value[v];
         }
-        // output row a has this input row under tap r
+        // output row a reads this input row under tap r
 #pragma unroll
         for (int a = 0; a < tile_p; ++a) {
           const int r = i - a;
@@ -324,7 +324,7 @@ void convgen_depthwise_statistics(
         }
       }
     }
-    // the band is done with its slabs, or with the first
+    // release the band's slabs, or only its first
     __syncwarp();
     const int done = first_p == (p_bands - 1) * band_rows ? slabs : 1;
     for (int i = 0; i < done; ++i) {
@@ -336,7 +336,7 @@ void convgen_depthwise_statistics(
     }
   }
 
-  // a row of partial sums: first of each thread's tiles, in place of the slabs when all have been read, then of all tiles
+  // a row of partial sums: first per thread, overlaying the slabs once all have been read, then over all tiles
   constexpr u32 sum_bytes = tiles_at_once * channels * 4;
   bar_sync<1, consumer_threads>();
   {
@@ -361,7 +361,7 @@ void convgen_depthwise_statistics(
   }
 }
 
-// s[k], squares[k]: 3 parts of sums of each, in a fixed order.
+// s[k], squares[k]: 3 partial sums of each, in a fixed order.
 extern "C" __global__ __launch_bounds__(64)
 void convgen_depthwise_statistics_sum_s_1(
     const float* __restrict__ values_0,
@@ -371,9 +371,9 @@ void convgen_depthwise_statistics_sum_s_1(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 576;
-  constexpr int column_blocks = 36;  // that share all elements
-  constexpr int summands = 3;  // of each element
-  constexpr int block_elements = 16;  // neighboring ones
+  constexpr int column_blocks = 36;  // they divide all elements among them
+  constexpr int summands = 3;  // per element
+  constexpr int block_elements = 16;  // neighboring elements per block
   constexpr int sharers = 4;  // threads that share an element
   constexpr u32 summand_bytes = 4;
   griddepcontrol_wait();
@@ -388,7 +388,7 @@ void convgen_depthwise_statistics_sum_s_1(
   for (int row = sharer; row < summands; row += sharers) {
     sum += values[row * elements + column];
   }
-  // the upper half of the sharers hands its sums to the lower, until one is left
+  // tree reduction: the upper half of the sharers hands its sums to the lower half, until one is left
   const u32 own_summand = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {

@@ -22,7 +22,7 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -45,7 +45,7 @@ __device__ __forceinline__ void st_shared_u32(u32 address, u32 v) {
   asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(v) : "memory");
 }
 
-// The address that a place in shared memory has in block `rank` of the cluster.
+// Maps an address of shared memory to the same place in block `rank` of the cluster.
 __device__ __forceinline__ u32 mapa_shared_cluster(u32 address, u32 rank) {
   u32 remote;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
@@ -66,13 +66,13 @@ __device__ __forceinline__ void cp_async_4(u32 destination, const void* source, 
 
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `pending` of this thread's copy groups are under way.
+// Waits until at most `pending` of this thread's copy groups are in flight.
 template <int pending>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -108,13 +108,13 @@ __device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-// a * b + sum where `wanted`, else sum: an instruction with a predicate, where a branch would stand between many.
+// a * b + sum if `wanted`, else sum: a predicated instruction, since branches would separate many such instructions.
 __device__ __forceinline__ float fma_if_f32(float a, float b, float sum, u32 wanted) {
   asm("{\n"
       ".reg .pred wanted;\n"
@@ -150,36 +150,36 @@ constexpr int H = 14;
 constexpr int W = 14;
 constexpr int x_stride_n = 75264, x_stride_h = 5376, x_stride_w = 384;  // in elements
 constexpr int y_stride_n = 75264, y_stride_q = 384;  // in elements
-constexpr int vector = 2;  // output channels of a thread
-constexpr int inputs = 2;  // input channels of a thread
-constexpr int tile_r = 3;  // filter rows of a thread
-constexpr int tile_q = 7;  // output columns of a thread
-constexpr int band_rows = 14;  // of a strip, at most
-constexpr int strips = 128;  // of all images
-constexpr int shares = 8;  // blocks that share them, a cluster
-constexpr int split_k = 8;  // blocks of a cluster
+constexpr int vector = 2;  // output channels per thread
+constexpr int inputs = 2;  // input channels per thread
+constexpr int tile_r = 3;  // filter rows per thread
+constexpr int tile_q = 7;  // output columns per thread
+constexpr int band_rows = 14;  // rows of a strip, at most
+constexpr int strips = 128;  // in all images
+constexpr int shares = 8;  // blocks that divide the strips among them: a cluster
+constexpr int split_k = 8;  // blocks in a cluster
 
 // A block has one of 12 slices of the channels.  Its threads: channels, then walkers, one for each strip at a time.
 constexpr int channels = 32;
 constexpr int vectors = channels / vector;
-constexpr int parts = 1;  // of a filter
-constexpr int walkers = 8;  // strips at once
+constexpr int parts = 1;  // per filter
+constexpr int walkers = 8;  // strips in progress at once
 constexpr int threads = walkers * parts * vectors;
-constexpr int stages = 4;  // output rows in shared memory, with the input rows that come with them: each thread's own
-constexpr u32 x_bytes = 4;  // of a load
+constexpr int stages = 4;  // per thread, in shared memory; each holds an output row and the input rows it adds
+constexpr u32 x_bytes = 4;  // per load
 constexpr u32 y_bytes = 4;
 constexpr u32 x_stage_bytes = 4608;
 constexpr u32 stage_bytes = 8192;
-constexpr int sums = 288;  // of a block
-constexpr u32 pitch = 129;  // words from a tap's sums to the next one's in shared memory
+constexpr int sums = 288;  // per block
+constexpr u32 pitch = 129;  // words from a tap's sums to the next tap's in shared memory
 constexpr int quads = (sums + 3) / 4;
-constexpr int own_quads = (quads + split_k - 1) / split_k;  // that a block finishes
-constexpr u32 joined_at = 32768;  // bytes into shared memory: the blocks' sums of these
-constexpr u32 joined_barrier = joined_at + own_quads * split_k * chunk_bytes;  // on which they arrive
+constexpr int own_quads = (quads + split_k - 1) / split_k;  // quads that each block finishes
+constexpr u32 joined_at = 32768;  // offset in shared memory of all blocks' sums for these quads
+constexpr u32 joined_barrier = joined_at + own_quads * split_k * chunk_bytes;  // these sums have arrived
 
 constexpr int held_rows = 3;  // output rows that a thread holds
-constexpr int read_columns = 9;  // input columns under a thread's outputs
-constexpr int x_row = 5376;  // elements from one of these rows to the next
+constexpr int read_columns = 9;  // input columns that a thread's outputs read
+constexpr int x_row = 5376;  // elements from an input row to the next
 constexpr int x_column = 384;
 constexpr int y_row = 5376;
 constexpr int y_column = 384;
@@ -199,22 +199,22 @@ void convgen_depthwise_wgrad(
   const int c = thread_k;
   const u32 joined = shared + joined_at;
   if (thread == 0) {
-    mbarrier_init(shared + joined_barrier, 1);  // this thread
+    mbarrier_init(shared + joined_barrier, 1);  // by this thread
     fence_mbarrier_init();
     mbarrier_arrive_expect_tx(shared + joined_barrier, (quads - rank + split_k - 1) / split_k * (split_k * chunk_bytes));
   }
   cluster_arrive_relaxed();
-  cluster_wait();  // all blocks have started: their shared memory may be written
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  cluster_wait();  // all blocks have started: their shared memory can be written
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
-  // Loads run ahead of the products, from strip to strip: where they are.
+  // Where the loads are: they run ahead of the products, across strips.
   const int first_strip = rank * walkers + thread / (vectors * parts);
   int ahead = first_strip;
-  int ahead_j = 0;  // the output row that is loaded next
+  int ahead_j = 0;  // the next output row to load
   int ahead_outputs, ahead_steps, ahead_h;
-  u32 ahead_inside;  // a bit for each input column: whether it is inside x
+  u32 ahead_inside;  // one bit per input column: whether it is inside x
   const f16* x_from;
   const f16* y_from;
   const auto place = [&](int strip) {
@@ -244,8 +244,8 @@ void convgen_depthwise_wgrad(
   };
   const u32 own_x = shared + thread * x_bytes;
   const u32 own_y = shared + x_stage_bytes + thread * y_bytes;
-  u32 fill = 0;  // the stage that is loaded next
-  u32 take = 0;  // the stage that is used next
+  u32 fill = 0;  // the next stage to load
+  u32 take = 0;  // the next stage to use
   const auto load_y = [&]() {
 #pragma unroll
     for (int b = 0; b < tile_q; ++b) {
@@ -309,7 +309,7 @@ void convgen_depthwise_wgrad(
         for (int age = 0; age < held_rows; ++age) {
           const int r = age;
           if (r >= tile_r) continue;
-          // what is outside the strip, or outside y, is left out: zeros would make NaNs of infinities
+          // skip what is outside the strip or outside y: multiplying by zero would turn infinities into NaNs
           const bool inside = u32(j - age) < u32(outputs);
 #pragma unroll
           for (int b = 0; b < tile_q; ++b) {
@@ -326,15 +326,15 @@ void convgen_depthwise_wgrad(
       }
     }
   }
-  __syncthreads();  // sums take the place of the stages, whose loads all were waited for
+  __syncthreads();  // all loads have completed: sums overlay the stages
 
-  // sums of the threads that have the same channels and filter rows, in order
+  // add up, in order, the sums of threads with the same channels and filter rows
 #pragma unroll
   for (int i = 0; i < tile_r * S * vector; ++i) {
     st_shared_u32(shared + (i * pitch + thread) * 4, __float_as_uint(acc[i / (S * vector)][i / vector % S][i % vector]));
   }
   __syncthreads();
-  // sum i of the block: taps of a thread, then threads that share filters, then channels
+  // order of the block's sums: taps of a thread, then threads that share filters, then channels
   const auto sum_of = [&](int i) {
     const int own = i % (tile_r * S);
     const int channel = i / (tile_r * S);
@@ -350,8 +350,8 @@ void convgen_depthwise_wgrad(
     const int tap = own;
     w[k * w_stride_k + tap] = cvt_f16_f32(sum);
   };
-  // The cluster's blocks finish four neighbors each in turn, and get the other blocks' sums of those; added in the order of
-  // ranks, whichever block is first.
+  // The cluster's blocks finish quads in turn.  Each gets the other blocks' sums for its quads and adds them in rank
+  // order, whichever block is first, so that results are deterministic.
   for (int i = thread; i < quads; i += threads) {
     float v[4];
 #pragma unroll

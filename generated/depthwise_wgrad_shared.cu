@@ -29,7 +29,7 @@ struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -63,7 +63,7 @@ __device__ __forceinline__ void st_shared_v4_u32(u32 address, Vec4 v) {
                :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -106,13 +106,13 @@ __device__ __forceinline__ void tma_load_tile_4d(u32 destination, const TensorMa
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-// a * b + sum where `wanted`, else sum: an instruction with a predicate, where a branch would stand between many.
+// a * b + sum if `wanted`, else sum: a predicated instruction, since branches would separate many such instructions.
 __device__ __forceinline__ float fma_if_f32(float a, float b, float sum, u32 wanted) {
   asm("{\n"
       ".reg .pred wanted;\n"
@@ -138,7 +138,7 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+// The first address of shared memory that is a multiple of a power of two.  The launch requests as many extra bytes.
 template <u32 alignment>
 __device__ __forceinline__ u32 aligned_base(const void* memory) {
   return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
@@ -152,25 +152,25 @@ __device__ __forceinline__ u32 aligned_base(const void* memory) {
 // A thread has 1 channel, and walks down strips of 7 output columns.  With each output row comes an input row;
 // an input row is under 7 output rows, which the thread holds, each under other rows of the filter.
 // The threads of a block walk side by side: TMA brings their rows, from all columns and images, to shared memory.
-// What lies outside x or y arrives as zero.
+// Pixels outside x or y arrive as zeros.
 // Sums are kept in float32; the second kernel adds those of 128 slices of the pixels.
 constexpr int S = 7;
-constexpr int vector = 1;  // output channels of a thread
-constexpr int inputs = 1;  // input channels of a thread
-constexpr int tile_r = 7;  // filter rows of a thread
-constexpr int tile_q = 7;  // output columns of a thread
-constexpr int band_rows = 56;  // of a strip, at most
-constexpr int strips = 128;  // of all images, each of all threads of a block
-constexpr int shares = 128;  // blocks that share them
+constexpr int vector = 1;  // output channels per thread
+constexpr int inputs = 1;  // input channels per thread
+constexpr int tile_r = 7;  // filter rows per thread
+constexpr int tile_q = 7;  // output columns per thread
+constexpr int band_rows = 56;  // rows of a strip, at most
+constexpr int strips = 128;  // in all images, each shared by all threads of a block
+constexpr int shares = 128;  // blocks that divide the strips among them
 
 // A block has all of the channels.  Its threads: channels, then walkers, one for each strip at a time.
 constexpr int channels = 96;
 constexpr int vectors = channels / vector;
-constexpr int parts = 1;  // of a filter
-constexpr int walkers_q = 4;  // beside one another
-constexpr int walkers_n = 1;  // of images
+constexpr int parts = 1;  // per filter
+constexpr int walkers_q = 4;  // side by side in an image
+constexpr int walkers_n = 1;  // across images
 constexpr int walkers = walkers_q * walkers_n;
-constexpr int threads = walkers * parts * vectors;  // that multiply; a producer's warp comes after them
+constexpr int threads = walkers * parts * vectors;  // they multiply; the producer's warp comes after them
 
 // Shared memory, from a base aligned to 128 bytes: stages, whose place sums take at the end, then barriers.
 //
@@ -179,7 +179,7 @@ constexpr int threads = walkers * parts * vectors;  // that multiply; a producer
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
 // barrier, a wait for the phase before the first one returns at once.
-constexpr int stages = 4;  // output rows, with the input rows that come with them
+constexpr int stages = 4;  // each holds an output row and the input rows it adds
 constexpr u32 x_pixel_bytes = 192;
 constexpr u32 y_pixel_bytes = 192;
 constexpr int x_box_columns = 34;
@@ -192,13 +192,13 @@ constexpr u32 x_box_room = 6528;
 constexpr u32 y_box_room = 5376;
 constexpr u32 x_stage_bytes = x_box_room;
 constexpr u32 stage_bytes = x_stage_bytes + y_box_room;
-constexpr u32 full_barriers = 75472;  // behind stages and sums
+constexpr u32 full_barriers = 75472;  // after stages and sums
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
-constexpr int sums = 4704;  // of a block
-constexpr u32 pitch = 385;  // words from a tap's sums to the next one's in shared memory
+constexpr int sums = 4704;  // per block
+constexpr u32 pitch = 385;  // words from a tap's sums to the next tap's in shared memory
 
 constexpr int held_rows = 7;  // output rows that a thread holds
-constexpr int read_columns = 13;  // input columns under a thread's outputs
+constexpr int read_columns = 13;  // input columns that a thread's outputs read
 
 extern "C" __global__ __launch_bounds__(threads + warp_threads, 1)
 void convgen_depthwise_wgrad_shared(
@@ -217,19 +217,19 @@ void convgen_depthwise_wgrad_shared(
     prefetch_tensormap(&x_map);
     prefetch_tensormap(&y_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(shared + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(shared + empty_barriers + mbarrier_bytes * i, threads / warp_threads);  // each warp that multiplies
+      mbarrier_init(shared + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(shared + empty_barriers + mbarrier_bytes * i, threads / warp_threads);  // by consumer warps
     }
     fence_mbarrier_init();
   }
   __syncthreads();
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
   const int first_strip = slice;
   if (thread >= threads) {
-    // ---- producer: step after step of rows
+    // ---- producer: loads the rows of one step after another
     if (thread > threads) return;
     int stage = 0;
     u32 parity = 1;
@@ -297,7 +297,7 @@ void convgen_depthwise_wgrad_shared(
         for (int age = 0; age < held_rows; ++age) {
           const int r = age;
           if (r >= tile_r) continue;
-          // what is outside the strip, or outside y, is left out: zeros would make NaNs of infinities
+          // skip what is outside the strip or outside y: multiplying by zero would turn infinities into NaNs
           const bool inside = u32(j - age) < u32(outputs);
 #pragma unroll
           for (int b = 0; b < tile_q; ++b) {
@@ -309,7 +309,7 @@ void convgen_depthwise_wgrad_shared(
             }
           }
         }
-        // this warp is done with the stage
+        // release the stage, once per warp
         __syncwarp();
         if (thread % warp_threads == 0) mbarrier_arrive(shared + empty_barriers + mbarrier_bytes * stage);
         if (++stage == stages) {  // the ring wraps around
@@ -319,15 +319,15 @@ void convgen_depthwise_wgrad_shared(
       }
     }
   }
-  bar_sync<1, threads>();  // sums take the place of the stages, whose loads all were waited for
+  bar_sync<1, threads>();  // all loads have completed: sums overlay the stages
 
-  // sums of the threads that have the same channels and filter rows, in order
+  // add up, in order, the sums of threads with the same channels and filter rows
 #pragma unroll
   for (int i = 0; i < tile_r * S * vector; ++i) {
     st_shared_u32(shared + (i * pitch + thread) * 4, __float_as_uint(acc[i / (S * vector)][i / vector % S][i % vector]));
   }
   bar_sync<1, threads>();
-  // sum i of the block: taps of a thread, then threads that share filters, then channels
+  // order of the block's sums: taps of a thread, then threads that share filters, then channels
   const auto sum_of = [&](int i) {
     const int own = i % (tile_r * S);
     const int channel = i / (tile_r * S);
@@ -349,8 +349,8 @@ void convgen_depthwise_wgrad_shared(
 constexpr int sum_threads = 256;
 constexpr int summed_slices = 128;
 
-// Adds the sums of 128 slices, in order, and finishes w: 4 neighbors a thread.
-// An element's slices are dealt to 16 threads in turn; the first of these then adds up all their sums, in order.
+// Adds up the sums of 128 slices, in order, and finishes w: 4 elements per thread.
+// An element's slices are dealt out to 16 threads in turn; the first thread then adds up their sums, in order.
 extern "C" __global__ __launch_bounds__(sum_threads)
 void convgen_depthwise_wgrad_shared_sum(
     const float* __restrict__ partials,

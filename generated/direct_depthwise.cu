@@ -48,7 +48,7 @@ __device__ __forceinline__ float min_nan_f32(float a, float b) {
 // fprop: y[n, k, p, q] = sum over r, s, c of x[n, c, in_h, in_w] * w[k, c_in_group, r, s], where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
-// and outside of x is padding, which counts as zero.
+// and positions outside x are padding, which counts as zero.
 // Group g joins channels c = g * 1 + c_in_group with the outputs k / 1 = g.
 // Epilogue:
 //   y = clamp(acc + b, 0, 6)
@@ -70,7 +70,7 @@ void convgen_direct_depthwise(
   constexpr int w_stride_k = 9, w_stride_r = 3;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int total_threads = 200704;  // of all blocks, those with work
+  constexpr int total_threads = 200704;  // in all blocks, counting only threads with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
   if (index >= total_threads) return;
   const int q = index % Q;

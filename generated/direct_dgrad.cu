@@ -43,7 +43,7 @@ __device__ __forceinline__ f16 cvt_f16_f32(float v) {
 // dgrad: x[n, in_h, in_w, c] = sum over r, s, k of y[n, p, q, k] * w[k, r, s, c], where
 //   p * stride_h = in_h + pad_h - dilation_h * r, here p * 2 = in_h - r + 1
 //   q * stride_w = in_w + pad_w - dilation_w * s, here q * 2 = in_w - s + 1
-// and the division leaves no rest; outside of y is nothing to add.
+// and the divisions are exact; positions outside y add nothing.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_direct_dgrad(
     const f16* __restrict__ y,
@@ -61,7 +61,7 @@ void convgen_direct_dgrad(
   constexpr int x_stride_n = 5400, x_stride_h = 360, x_stride_w = 24;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int total_threads = 10800;  // of all blocks, those with work
+  constexpr int total_threads = 10800;  // in all blocks, counting only threads with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
   if (index >= total_threads) return;
   const int in_w = index % W;

@@ -56,10 +56,10 @@ __device__ __forceinline__ f16 cvt_f16_f32(float v) {
 // fprop: y[n, p, q, k] = sum over r, s, c of x[n, in_h, in_w, c] * w[k, r, s, c], where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p * 2 + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q * 2 + s - 1
-// and outside of x is padding, which counts as zero.
+// and positions outside x are padding, which counts as zero.
 // Epilogue:
 //   y = relu(acc + b + z)
-// A thread makes 2 outputs that follow one another along k, and loads x once for all.
+// A thread makes 2 consecutive outputs along k, and loads x once for all.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_direct_dynamic(
     const f16* __restrict__ x,

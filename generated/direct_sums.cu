@@ -53,7 +53,7 @@ __device__ __forceinline__ void st_shared_u32(u32 address, u32 v) {
 // fprop: y[n, p, q, k] = sum over r, s, c of x[n, in_h, in_w, c] * w[k, r, s, c], where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
-// and outside of x is padding, which counts as zero.
+// and positions outside x are padding, which counts as zero.
 // Epilogue:
 //   s = acc
 //   squares = acc * acc
@@ -79,7 +79,7 @@ void convgen_direct_sums(
   constexpr int y_stride_n = 25088, y_stride_p = 896, y_stride_q = 32;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int total_threads = 200704;  // of all blocks, those with work
+  constexpr int total_threads = 200704;  // in all blocks, counting only threads with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
   if (index >= total_threads) return;
   const int q = index % Q;
@@ -119,12 +119,12 @@ void convgen_direct_sums_sum_s_0(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 32;
-  constexpr int column_blocks = 2;  // that share all elements
+  constexpr int column_blocks = 2;  // they divide all elements among them
   constexpr int values_stride_q = 32;  // in elements
-  constexpr int summands = 6272;  // of each element
+  constexpr int summands = 6272;  // per element
   constexpr int part_count = 25;
-  constexpr int part_summands = 256;  // that a block adds up
-  constexpr int block_elements = 16;  // neighboring ones
+  constexpr int part_summands = 256;  // that each block adds up
+  constexpr int block_elements = 16;  // neighboring elements per block
   constexpr int sharers = 16;  // threads that share an element
   constexpr u32 summand_bytes = 4;
   const int which = blockIdx.x / (part_count * column_blocks);
@@ -139,7 +139,7 @@ void convgen_direct_sums_sum_s_0(
   for (int row = part * part_summands + sharer; row < end; row += sharers) {
     sum += values[row * values_stride_q + column];
   }
-  // the upper half of the sharers hands its sums to the lower, until one is left
+  // tree reduction: the upper half of the sharers hands its sums to the lower half, until one is left
   const u32 own_summand = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {
@@ -150,7 +150,7 @@ void convgen_direct_sums_sum_s_0(
   if (sharer == 0) sums[part * elements + column] = sum;
 }
 
-// s[k], squares[k]: 25 parts of sums of each, in a fixed order.
+// s[k], squares[k]: 25 partial sums of each, in a fixed order.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_direct_sums_sum_s_1(
     const float* __restrict__ values_0,
@@ -160,9 +160,9 @@ void convgen_direct_sums_sum_s_1(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 32;
-  constexpr int column_blocks = 2;  // that share all elements
-  constexpr int summands = 25;  // of each element
-  constexpr int block_elements = 16;  // neighboring ones
+  constexpr int column_blocks = 2;  // they divide all elements among them
+  constexpr int summands = 25;  // per element
+  constexpr int block_elements = 16;  // neighboring elements per block
   constexpr int sharers = 16;  // threads that share an element
   constexpr u32 summand_bytes = 4;
   const int which = blockIdx.x / column_blocks;
@@ -175,7 +175,7 @@ void convgen_direct_sums_sum_s_1(
   for (int row = sharer; row < summands; row += sharers) {
     sum += values[row * elements + column];
   }
-  // the upper half of the sharers hands its sums to the lower, until one is left
+  // tree reduction: the upper half of the sharers hands its sums to the lower half, until one is left
   const u32 own_summand = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {

@@ -37,8 +37,8 @@ __device__ __forceinline__ float cvt_f32_bf16(bf16 v) {
 // wgrad: w[k, r, s, c] = sum over n, p, q of x[n, in_h, in_w, c] * y[n, p, q, k], where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = r * 2 + p - 2
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = s * 2 + q - 2
-// and outside of x is padding, which counts as zero.
-// Each row of pixels is summed on its own first: short sums round less.
+// and positions outside x are padding, which counts as zero.
+// Each row of pixels is summed separately first: short sums round less.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_direct_wgrad(
     const bf16* __restrict__ x,
@@ -57,7 +57,7 @@ void convgen_direct_wgrad(
   constexpr int y_stride_n = 4704, y_stride_p = 336, y_stride_q = 24;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int total_threads = 3456;  // of all blocks, those with work
+  constexpr int total_threads = 3456;  // in all blocks, counting only threads with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
   if (index >= total_threads) return;
   const int c = index % C;

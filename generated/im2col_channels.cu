@@ -34,7 +34,7 @@ struct alignas(16) Vec4 { u32 x, y, z, w; };
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
 // Channels are counted in runs of 8, which move as one element.
-// One thread an element; divisions and modulos undo the sums, so that there is no loop.
+// One thread per element; divisions and modulos recover the indices, so that there is no loop.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_im2col_channels_im2col(
     const Vec4* __restrict__ x,
@@ -50,7 +50,7 @@ void convgen_im2col_channels_im2col(
   constexpr int x_stride_n = 243, x_stride_h = 27, x_stride_w = 3;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int total_threads = 4374;  // of all blocks, those with work
+  constexpr int total_threads = 4374;  // in all blocks, counting only threads with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
   if (index >= total_threads) return;
   const int row = index / (R * S * C);
@@ -63,7 +63,7 @@ void convgen_im2col_channels_im2col(
   const int r = column / (S * C);
   const int in_h = p + r - 1;
   const int in_w = q + s - 1;
-  // elsewhere is padding, which counts as zero
+  // everything else is padding, which counts as zero
   const bool inside = in_h >= 0 && in_h < H && in_w >= 0 && in_w < W;
   lowered[index] = inside ? x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c] : Vec4();
 }

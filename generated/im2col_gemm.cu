@@ -53,7 +53,7 @@ __device__ __forceinline__ float leaky_relu(float x, float slope) { return x > 0
 //   column = (r * S + s) * C + c
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
-// One thread an element; divisions and modulos undo the sums, so that there is no loop.
+// One thread per element; divisions and modulos recover the indices, so that there is no loop.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_im2col_gemm_im2col(
     const f16* __restrict__ x,
@@ -69,7 +69,7 @@ void convgen_im2col_gemm_im2col(
   constexpr int x_stride_n = 13200, x_stride_h = 660, x_stride_w = 33;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int total_threads = 475200;  // of all blocks, those with work
+  constexpr int total_threads = 475200;  // in all blocks, counting only threads with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
   if (index >= total_threads) return;
   const int row = index / (R * S * C);
@@ -82,7 +82,7 @@ void convgen_im2col_gemm_im2col(
   const int r = column / (S * C);
   const int in_h = p + r - 1;
   const int in_w = q + s - 1;
-  // elsewhere is padding, which counts as zero
+  // everything else is padding, which counts as zero
   const bool inside = in_h >= 0 && in_h < H && in_w >= 0 && in_w < W;
   lowered[index] = inside ? x[n * x_stride_n + in_h * x_stride_h + in_w * x_stride_w + c] : f16(0);
 }
@@ -99,7 +99,7 @@ void convgen_im2col_gemm_finish(
   constexpr int K = 50;
 
   constexpr int block_threads = 256;
-  constexpr int total_threads = 80000;  // of all blocks, those with work
+  constexpr int total_threads = 80000;  // in all blocks, counting only threads with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
   if (index >= total_threads) return;
   const int k = index % K;

@@ -28,7 +28,7 @@ using u64 = unsigned long long;
 //   column = (n * P + p) * Q + q
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p * 2 + r - 2
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q * 2 + s - 2
-// One thread an element; divisions and modulos undo the sums, so that there is no loop.
+// One thread per element; divisions and modulos recover the indices, so that there is no loop.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_im2col_lowered(
     const float* __restrict__ x,
@@ -43,7 +43,7 @@ void convgen_im2col_lowered(
   constexpr int x_stride_c = 1024, x_stride_h = 32;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int total_threads = 19200;  // of all blocks, those with work
+  constexpr int total_threads = 19200;  // in all blocks, counting only threads with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
   if (index >= total_threads) return;
   const int row = index / (P * Q);
@@ -55,7 +55,7 @@ void convgen_im2col_lowered(
   const int p = column / Q;
   const int in_h = p * 2 + r - 2;
   const int in_w = q * 2 + s - 2;
-  // elsewhere is padding, which counts as zero
+  // everything else is padding, which counts as zero
   const bool inside = in_h >= 0 && in_h < H && in_w >= 0 && in_w < W;
   lowered[index] = inside ? x[c * x_stride_c + in_h * x_stride_h + in_w] : float(0);
 }

@@ -28,7 +28,7 @@ using u64 = unsigned long long;
 //   column = (c * R + r) * S + s
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
-// One thread an output pixel, with loops over its window's channels and taps.
+// One thread per output pixel, with loops over its window's channels and taps.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_im2col_pixel(
     const float* __restrict__ x,
@@ -45,7 +45,7 @@ void convgen_im2col_pixel(
   constexpr int lowered_stride_n = 6912, lowered_stride_p = 432, lowered_stride_q = 27, lowered_stride_c = 9, lowered_stride_r = 3;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int total_threads = 512;  // of all blocks, those with work
+  constexpr int total_threads = 512;  // in all blocks, counting only threads with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
   if (index >= total_threads) return;
   const int q = index % Q;
@@ -57,7 +57,7 @@ void convgen_im2col_pixel(
       const int in_h = p + r - 1;
       for (int s = 0; s < S; ++s) {
         const int in_w = q + s - 1;
-        // elsewhere is padding, which counts as zero
+        // everything else is padding, which counts as zero
         const bool inside = in_h >= 0 && in_h < H && in_w >= 0 && in_w < W;
         lowered[n * lowered_stride_n + p * lowered_stride_p + q * lowered_stride_q + c * lowered_stride_c + r * lowered_stride_r + s] = inside ? x[n * x_stride_n + c * x_stride_c + in_h * x_stride_h + in_w] : float(0);
       }

@@ -32,7 +32,7 @@ using u64 = unsigned long long;
 //   column = (c * R + r) * S + s
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s
-// One thread an element; divisions and modulos undo the sums, so that there is no loop.
+// One thread per element; divisions and modulos recover the indices, so that there is no loop.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_im2col_planes_im2col(
     const float* __restrict__ x,
@@ -46,7 +46,7 @@ void convgen_im2col_planes_im2col(
   constexpr int x_stride_n = 2880, x_stride_c = 144, x_stride_h = 12;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int total_threads = 256000;  // of all blocks, those with work
+  constexpr int total_threads = 256000;  // in all blocks, counting only threads with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
   if (index >= total_threads) return;
   const int row = index / (C * R * S);

@@ -28,7 +28,7 @@ using u64 = unsigned long long;
 //   column = (n * P + p) * Q + q
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p * 2 + r - 2
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q * 2 + s - 2
-// One thread a window of one channel, with a loop for each axis of the filter.
+// One thread per window of one channel, with a loop for each axis of the filter.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_im2col_taps(
     const float* __restrict__ x,
@@ -44,7 +44,7 @@ void convgen_im2col_taps(
   constexpr int lowered_stride_c = 6400, lowered_stride_r = 1280, lowered_stride_s = 256, lowered_stride_p = 16;  // in elements
 
   constexpr int block_threads = 256;
-  constexpr int total_threads = 768;  // of all blocks, those with work
+  constexpr int total_threads = 768;  // in all blocks, counting only threads with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
   if (index >= total_threads) return;
   const int q = index % Q;
@@ -55,7 +55,7 @@ void convgen_im2col_taps(
     const int in_h = p * 2 + r - 2;
     for (int s = 0; s < S; ++s) {
       const int in_w = q * 2 + s - 2;
-      // elsewhere is padding, which counts as zero
+      // everything else is padding, which counts as zero
       const bool inside = in_h >= 0 && in_h < H && in_w >= 0 && in_w < W;
       lowered[c * lowered_stride_c + r * lowered_stride_r + s * lowered_stride_s + p * lowered_stride_p + q] = inside ? x[c * x_stride_c + in_h * x_stride_h + in_w] : float(0);
     }

@@ -23,7 +23,7 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 constexpr int warp_threads = 32;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
 constexpr int mma_m = 16;  // rows of its accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -46,7 +46,7 @@ __device__ __forceinline__ void cp_async_16(u32 destination, const void* source,
 
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `pending` of this thread's copy groups are under way.
+// Waits until at most `pending` of this thread's copy groups are in flight.
 template <int pending>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
@@ -83,16 +83,16 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
-// The first row of A, and the column of B, of which a lane holds words for mma; A's other row is 8 below.
+// The first row of A, and the column of B, whose words a lane holds for mma; A's other row is 8 below.
 __device__ __forceinline__ int operand_line(int lane) { return lane / 4; }
 
-// Which of that row's, or column's, words of 32 bits a lane holds first; the other one is 4 further on.
+// Which 32-bit word of that row or column a lane holds first; the other one is 4 further on.
 __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 
-// Which pair a lane's matrix for ldmatrix is of.
+// Which pair contains the matrix that a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 
-// A lane's row for ldmatrix, of 16, where the matrices of a pair lie one below the other.
+// The row, of 16, that a lane addresses for ldmatrix where the matrices of a pair lie one below the other.
 __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 
 // ---- kernel ----------------------------------------------------------------------------------
@@ -102,21 +102,21 @@ __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
 constexpr int P = 28;
 constexpr int Q = 28;
-constexpr int tile_p = 7;  // output rows of a block
+constexpr int tile_p = 7;  // output rows per block
 constexpr int tile_pixels = tile_p * Q;
 constexpr int p_tiles = 4;  // down an image
-constexpr int tiles = 32;  // of all images
-constexpr int slices = 16;  // of the channels; a block has one
-constexpr int in_channels = 16;  // of joined groups
+constexpr int tiles = 32;  // in all images
+constexpr int slices = 16;  // of the channels, one per block
+constexpr int in_channels = 16;  // in joined groups
 constexpr int out_channels = 16;
 constexpr int in_slice = 16;
 constexpr int out_slice = 16;
 constexpr int threads = 64;
 
-// The halo tile: the input pixels under the block's output rows, padding included, a slice of their channels each.
+// The halo tile: a slice of channels of the input pixels that the block's output rows read, including padding.
 constexpr int halo_rows = 9;
 constexpr int halo_columns = 30;
-constexpr int pitch = 48;  // bytes of a pixel
+constexpr int pitch = 48;  // bytes per pixel
 constexpr u32 halo_bytes = 12960;
 
 // A warp makes warp_n output channels of warp_pixels at a time; `parts` warps share the pixels.
@@ -126,10 +126,10 @@ constexpr int column_mmas = warp_n / 8;
 constexpr int units = out_slice / warp_n;
 constexpr int parts = 2;
 constexpr int taps = 9;
-constexpr int products = 1;  // of a tap, each over 32 bytes of channels
+constexpr int products = 1;  // per tap, each over 32 bytes of channels
 constexpr int run = 4;
 
-// The channel in place `at`: channels are dealt out so that a lane's columns in 2 instructions are neighbors.
+// The channel at position `at`: channels are dealt out so that a lane's columns in 2 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 & 3) << 2 | (at >> 3 & 1) << 1 | (at & 1); }
 
 // Starts copying a tile's halo tile.
@@ -153,12 +153,12 @@ __device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u
   }
 }
 
-// y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
+// y[n, p, q, k] before the epilogue: only its own window and group.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int gemm_m, int k) {
-  constexpr int Cg = 8;  // input channels of a group
+  constexpr int Cg = 8;  // input channels per group
   constexpr int H = 28;
   constexpr int W = 28;
-  constexpr int Kg = 8;  // output channels of a group
+  constexpr int Kg = 8;  // output channels per group
   constexpr int R = 3;
   constexpr int S = 3;
   constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
@@ -204,13 +204,13 @@ void convgen_implicit_gemm_cardinality(
   load_halo_tile(source, shared, first_tile);
   cp_async_commit_group();
 
-  // this warp's joined groups of the slice, and its output channels among theirs
+  // this warp's joined groups in the slice, and the warp's share of the output channels
   const int unit = warp % units;
   const int joined = unit / (out_channels / warp_n);
   const int first_out = unit % (out_channels / warp_n) * warp_n;
   const int first_k = slice * out_slice + joined * out_channels + first_out;
 
-  // filters, as the lane's words of each instruction: two of one column
+  // the lane's words of the filters for each instruction: two of one column
   const f16* __restrict__ filters = w;
   constexpr int w_stride_k = 72, w_stride_s = 8;  // in elements
   u32 filter[taps][products][column_mmas][2];
@@ -243,7 +243,7 @@ void convgen_implicit_gemm_cardinality(
 
     for (int pixel = warp / units * warp_pixels; pixel < pixels; pixel += parts * warp_pixels) {
       float acc[2][column_mmas][4] = {};
-      u32 window[2];  // ldmatrix takes 16 pixels by 32 bytes; each lane names 16 bytes of one
+      u32 window[2];  // ldmatrix loads 16 pixels by 32 bytes; each lane addresses 16 bytes of one pixel
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int at = min(pixel + i * mma_m + row_of_pair(lane), tile_pixels - 1);
@@ -259,8 +259,8 @@ void convgen_implicit_gemm_cardinality(
           for (int j = 0; j < column_mmas; ++j) mma_m16n8k16_f32_f16_f16(acc[i][j], a, filter[tap][0][j]);
         }
       }
-      // a zero between joined groups makes a NaN of an infinity or NaN
-      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
+      // a zero between joined groups turns infinities into NaNs and spreads NaNs
+      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // the neutral element; NaN if a sum is
 #pragma unroll
       for (int i = 0; i < column_mmas * 8; ++i) {
         if ((i % 8 / 4 * 2 + i % 2) == 0) total[i % 4] += acc[i / (column_mmas * 4)][i / 4 % column_mmas][i % 4];

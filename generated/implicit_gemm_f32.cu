@@ -24,7 +24,7 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 constexpr int warp_threads = 32;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
 constexpr int mma_m = 16;  // rows of its accumulators
 constexpr int mma_n = 8;  // columns of its accumulators
 
@@ -48,7 +48,7 @@ __device__ __forceinline__ void cp_async_16(u32 destination, const void* source,
 
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `pending` of this thread's copy groups are under way.
+// Waits until at most `pending` of this thread's copy groups are in flight.
 template <int pending>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
@@ -82,13 +82,13 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // pairs.  This is the row of a lane's matrix.
 __device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
 
-// Which matrix of its pair is a lane's for ldmatrix.
+// Which matrix of its pair a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_of_pair(int lane) { return lane / 8 % 2; }
 
-// Which pair a lane's matrix for ldmatrix is of.
+// Which pair contains the matrix that a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 
-// A lane's row for ldmatrix, of 16, where the matrices of a pair lie one below the other.
+// The row, of 16, that a lane addresses for ldmatrix where the matrices of a pair lie one below the other.
 __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 
 // ---- kernel ----------------------------------------------------------------------------------
@@ -102,11 +102,11 @@ constexpr int tile_m = 64;
 constexpr int tile_n = 64;
 constexpr int tile_k = 16;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int k_steps = 18;  // of tile_k elements, in one part of gemm_k
+constexpr int k_steps = 18;  // of tile_k elements each, in one part of gemm_k
 constexpr int stages = 4;
 constexpr int threads = 256;
 constexpr u32 row_bytes = tile_k * 4;
-constexpr int step_slices = row_bytes / 32;  // of a step
+constexpr int step_slices = row_bytes / 32;  // per step
 constexpr u32 x_tile_bytes = tile_m * row_bytes;
 constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
 
@@ -116,12 +116,12 @@ constexpr int column_mmas = 2;
 constexpr int warps_across = 4;
 constexpr int run = 4;
 
-// Where a chunk of a row stands in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
+// Where a chunk of a row lies in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
 __device__ __forceinline__ u32 chunk_place(int row, int chunk) {
   return row * row_bytes + (chunk ^ (row >> 1 & 3)) * chunk_bytes;
 }
 
-// The tile's column in place `at`: columns are dealt out so that a lane's columns in 2 instructions are neighbors.
+// The tile's column at position `at`: columns are dealt out so that a lane's columns in 2 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 & 3) << 2 | (at >> 3 & 1) << 1 | (at & 1); }
 
 // x: 64 pixels by 16 of gemm_k; cp.async of 16 bytes
@@ -136,13 +136,13 @@ struct XReader {
   static constexpr int Q = 28;
   static constexpr int x_stride_n = 50176, x_stride_h = 1792, x_stride_w = 64;  // in elements
   u32 offset[1];
-  u32 taps[1];  // a bit for each tap along in_h, then in_w: whether it is inside
+  u32 taps[1];  // one bit per tap along in_h, then in_w: whether it is inside
   int r, s, c;  // gemm_k of this step, digit by digit
 
   __device__ __forceinline__ void start(int first, int first_k) {
     const int thread = threadIdx.x;
     const int row = thread / row_chunks;
-    // rows past the end repeat the last one: their results are not stored
+    // rows past the end repeat the last one; their results are not stored
     const int gemm_m = min(first + row, GEMM_M - 1);
     const int q = gemm_m % Q;
     const int p = (gemm_m / Q) % P;
@@ -161,7 +161,7 @@ struct XReader {
     r = first_chunk / (S * C);
   }
 
-  // Copies these rows of this step's tile; zeros where there is no such step.
+  // Copies these rows of this step's tile, or zeros past the last step.
   __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile, bool more, int first = 0, int last = 1) const {
     const int thread = threadIdx.x;
     const int k_offset = r * x_stride_h + s * x_stride_w + c - x_stride_h - x_stride_w;
@@ -174,7 +174,7 @@ struct XReader {
     }
   }
 
-  // On to the next step.
+  // Advances to the next step.
   __device__ __forceinline__ void next() {
     c += tile_k;
     if (c >= C) { c -= C; ++s; }
@@ -192,14 +192,14 @@ struct WReader {
   __device__ __forceinline__ void start(int first, int first_k) {
     const int thread = threadIdx.x;
     const int row = thread / row_chunks;
-    // rows past the end repeat the last one: their results are not stored
+    // rows past the end repeat the last one; their results are not stored
     const int gemm_n = min(first + column_of(row), GEMM_N - 1);
     offset[0] = gemm_n * w_stride_k + thread % row_chunks * 4;
     const int first_chunk = first_k;
     rsc = first_chunk;
   }
 
-  // Copies these rows of this step's tile; zeros where there is no such step.
+  // Copies these rows of this step's tile, or zeros past the last step.
   __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile, bool more, int first = 0, int last = 1) const {
     const int thread = threadIdx.x;
     const int k_offset = rsc;
@@ -210,14 +210,14 @@ struct WReader {
     }
   }
 
-  // On to the next step.
+  // Advances to the next step.
   __device__ __forceinline__ void next() {
     rsc += tile_k;
   }
 };
 
-// The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
-// The places are the lane's in the first slice; this slice begins `slice_at` bytes further on.
+// Loads the fragments of a slice, 32 bytes of gemm_k: ldmatrix loads 16 rows, or twice 8 columns, of it.
+// The places are the lane's in the first slice; this slice begins `slice_at` bytes later.
 __device__ __forceinline__ void load_fragments(
     u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_place, u32 column_place, u32 slice_at
 ) {
@@ -243,7 +243,7 @@ void convgen_implicit_gemm_f32(
   const int warp = threadIdx.x / warp_threads;
   const int first_m = blockIdx.x / n_tiles * tile_m;
   const int first_n = blockIdx.x % n_tiles * tile_n;
-  const int part = blockIdx.z;  // of gemm_k
+  const int part = blockIdx.z;  // which part of gemm_k
   partial += part * 401408ll;  // elements of y
 
   XReader x_reader;
@@ -251,7 +251,7 @@ void convgen_implicit_gemm_f32(
   WReader w_reader;
   w_reader.start(first_n, part * (k_steps * tile_k));
 
-  // stages - 1 steps are under way before the first is multiplied
+  // load stages - 1 steps before multiplying the first
 #pragma unroll
   for (int step = 0; step < stages - 1; ++step) {
     if (step < k_steps) {
@@ -264,17 +264,17 @@ void convgen_implicit_gemm_f32(
     cp_async_commit_group();
   }
 
-  // ldmatrix takes 16 rows (or twice 8 columns) of 32 bytes; each lane names 16 bytes of one
+  // ldmatrix loads 16 rows (or twice 8 columns) of 32 bytes; each lane addresses 16 bytes of one
   const int warp_row = warp / warps_across * (row_mmas * mma_m);
   const int warp_column = warp % warps_across * (column_mmas * mma_n);
   const u32 row_place = chunk_place(warp_row + row_of_pair(lane), matrix_pair(lane));
   const u32 column_place = x_tile_bytes + chunk_place(warp_column + matrix_pair(lane) * 8 + matrix_row(lane), matrix_of_pair(lane));
 
   float acc[row_mmas][column_mmas][4] = {};
-  // fragments of a slice are loaded while the slice before is multiplied
+  // load a slice's fragments while the previous slice is multiplied
   u32 row_fragments[2][row_mmas][4], column_fragments[2][column_mmas][2];
   u32 tile = shared;
-  u32 free_tile = shared + (stages - 1) * stage_bytes;  // of the step that was multiplied last
+  u32 free_tile = shared + (stages - 1) * stage_bytes;  // stage of the step that was multiplied last
   cp_async_wait_group<stages - 2>();
   __syncthreads();
   load_fragments(row_fragments[0], column_fragments[0], tile, row_place, column_place, 0);
@@ -287,11 +287,11 @@ void convgen_implicit_gemm_f32(
         cp_async_wait_group<stages - 2>();
         __syncthreads();
       }
-      // after the last step, the first slice is loaded once more, and not used
+      // after the last step, this loads a slice that is not used
       const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
       const u32 next = (slice + 1) % step_slices * 32;
       load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, row_place, column_place, next);
-      // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
+      // spread the copies over the slices: fragment loads would wait behind copies issued before them
       if (slice == 0) x_reader.load(reinterpret_cast<const u32*>(x), free_tile, more, 0, 1);
       if (slice == 0) w_reader.load(reinterpret_cast<const u32*>(w), free_tile + x_tile_bytes, more, 0, 1);
       if (slice == 0) {
@@ -322,7 +322,7 @@ void convgen_implicit_gemm_f32(
       for (int i = 0; i < row_mmas; ++i) {
 #pragma unroll
         for (int j = 0; j < column_mmas; ++j) {
-          // a separate sum: tensor cores truncate what they add instead of rounding it, and a long gemm_k would show that
+          // a separate sum: tensor cores truncate where they should round, and over a long gemm_k the error would add up
           float sum[4] = {};
           mma_m16n8k8_f32_tf32_tf32(sum, a_rest[i], b[j]);
           mma_m16n8k8_f32_tf32_tf32(sum, a[i], b_rest[j]);
@@ -335,7 +335,7 @@ void convgen_implicit_gemm_f32(
     free_tile = tile;
     tile = next_tile;
   }
-  cp_async_wait_group<0>();  // the zeros copied for steps past the last
+  cp_async_wait_group<0>();  // for the zeros copied for steps past the last
 
   // a lane holds two rows of each instruction
 #pragma unroll
@@ -353,7 +353,7 @@ void convgen_implicit_gemm_f32(
   }
 }
 
-// y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
+// y[n, p, q, k] before the epilogue: only its own window and group.
 __device__ __forceinline__ float window_sum(const float* __restrict__ x, const float* __restrict__ w, int offset) {
   constexpr int C = 64;
   constexpr int H = 28;
@@ -389,7 +389,7 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   return sum;
 }
 
-// The sums of 2 parts of gemm_k, in order; 4 neighbors of y a thread.
+// Adds up the sums of 2 parts of gemm_k, in order; each thread has 4 neighboring elements of y.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_implicit_gemm_f32_reduce(
     const float* __restrict__ partial,
@@ -406,8 +406,8 @@ void convgen_implicit_gemm_f32_reduce(
 #pragma unroll
     for (int e = 0; e < 4; ++e) sum[e] += partial[part * size + offset + e];
   }
-  // an infinite factor minus its rounded value is a NaN
-  float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
+  // an infinite factor minus its rounded value is NaN
+  float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // the neutral element; NaN if a sum is
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     total[i % 4] += sum[i];

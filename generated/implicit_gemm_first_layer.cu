@@ -24,7 +24,7 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 constexpr int warp_threads = 32;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
 constexpr int mma_m = 16;  // rows of its accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -73,7 +73,7 @@ __device__ __forceinline__ void cp_async_16(u32 destination, const void* source,
 
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `pending` of this thread's copy groups are under way.
+// Waits until at most `pending` of this thread's copy groups are in flight.
 template <int pending>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
@@ -104,17 +104,17 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
-// Which of that row's, or column's, words of 32 bits a lane holds first; the other one is 4 further on.
+// Which 32-bit word of that row or column a lane holds first; the other one is 4 further on.
 __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 
 // ldmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "ldmatrix"), and four matrices are two
 // pairs.  This is the row of a lane's matrix.
 __device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
 
-// Which matrix of its pair is a lane's for ldmatrix.
+// Which matrix of its pair a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_of_pair(int lane) { return lane / 8 % 2; }
 
-// Which pair a lane's matrix for ldmatrix is of.
+// Which pair contains the matrix that a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 
 // ---- kernel ----------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 512;
 constexpr int tile_n = 64;
-constexpr int image_tiles = 25;  // of an image's pixels
-constexpr int tiles = 200;  // of all images
+constexpr int image_tiles = 25;  // in an image
+constexpr int tiles = 200;  // in all images
 constexpr int P = 112;
 constexpr int Q = 112;
 constexpr int threads = 256;
@@ -136,11 +136,11 @@ constexpr int threads = 256;
 constexpr int lines = 7;
 constexpr int run_elements = 21;
 constexpr int run_words = 11;
-constexpr int k_steps = 10;  // of 8 words
+constexpr int k_steps = 10;  // of 8 words each
 
 // The halo tile: `halo_rows` input rows, each after a margin of zeros.
 constexpr int halo_rows = 17;
-constexpr int margin = 32;  // bytes, as `pitch`
+constexpr int margin = 32;  // in bytes, like `pitch`
 constexpr int pitch = 1392;
 constexpr u32 halo_bytes = 23664;
 
@@ -155,10 +155,10 @@ constexpr int run = 8;
 
 constexpr int w_stride_k = 147, w_stride_r = 21;  // in elements
 
-// The tile's column in place `at`: columns are dealt out so that a lane's columns in 4 instructions are neighbors.
+// The tile's column at position `at`: columns are dealt out so that a lane's columns in 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
-// Elements between a word's start and the window's.
+// Elements from the start of a word to the start of the window.
 __device__ __forceinline__ int shift_of(int phase) { return 1; }
 
 // Starts copying a tile's rows of x.
@@ -195,13 +195,13 @@ void convgen_implicit_gemm_first_layer(
   const int first_tile = blockIdx.x;
   const int tile_step = gridDim.x;
 
-  // zeros where no copy will write
+  // clear what no copy will write
   for (u32 at = thread * chunk_bytes; at < 2 * halo_bytes; at += threads * chunk_bytes) st_shared_v4_u32(shared + halo_tiles + at, Vec4{});
   __syncthreads();
   load_halo_tile(x, shared + halo_tiles, first_tile);
   cp_async_commit_group();
 
-  // filters: words [k step][half][column / 8][column % 8][lane of a quad], as ldmatrix reads them
+  // filters, as words [k step][half][column / 8][column % 8][lane of a quad], the order in which ldmatrix reads them
   const f16* __restrict__ filters = w;
   {
     constexpr int phase = 0;
@@ -221,7 +221,7 @@ void convgen_implicit_gemm_first_layer(
         st_shared_u32(shared + (quad * tile_n + column) * chunk_bytes + thread % 4 * 4, bits);
       }
     }
-    // for each k step and lane of a quad: where its two words stand in the halo tile, and which of their bits are the window's
+    // for each k step and lane of a quad: where its two words are in the halo tile, and which of their bits belong to the window
     for (int at = thread; at < k_steps * 8; at += threads) {
       const int place = at / 8 * 8 + at % 2 * 4 + at / 2 % 4;
       const int line = place / run_words;
@@ -249,7 +249,7 @@ void convgen_implicit_gemm_first_layer(
     const int first_m = tile % image_tiles * tile_m;
     const int first_p = first_m / Q;
 
-    // the windows of this lane's pixels: its two rows of each instruction
+    // windows of this lane's pixels: two rows in each instruction
     const int lane_m = first_m + warp * (row_mmas * mma_m) + accumulator_row(lane);
     u32 window[2 * row_mmas];
 #pragma unroll
@@ -262,7 +262,7 @@ void convgen_implicit_gemm_first_layer(
     float acc[row_mmas][column_mmas][4] = {};
 #pragma unroll
     for (int step = 0; step < k_steps; ++step) {
-      const Vec4 words = ld_shared_v4_u32(table + step * 64);  // place and mask, twice
+      const Vec4 words = ld_shared_v4_u32(table + step * 64);  // two pairs of place and mask
       u32 a[row_mmas][4], b[column_mmas][2];
 #pragma unroll
       for (int i = 0; i < row_mmas; ++i) {

@@ -29,9 +29,9 @@ using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
 constexpr int wgmma_m = 64;  // rows of its accumulators
-constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
+constexpr int warp_rows = 16;  // of wgmma's accumulators, per warp
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -62,26 +62,26 @@ __device__ __forceinline__ void cp_async_16(u32 destination, const void* source,
 
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `pending` of this thread's copy groups are under way.
+// Waits until at most `pending` of this thread's copy groups are in flight.
 template <int pending>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }
 
-// Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
+// Orders this thread's ordinary writes to shared memory before asynchronous reads of the same memory.
 __device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `pending` of this warpgroup's MMA groups are under way.
+// Waits until at most `pending` of this warpgroup's MMA groups are in flight.
 template <int pending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 64 over 16, a from registers, b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 64 over 16, a from registers, b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n64k16_f32_f16_f16_rs(float (&d)[32], const u32 (&a)[4], u64 b, u32 accumulate) {
@@ -118,10 +118,10 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 
 // ---- helpers ---------------------------------------------------------------------------------
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
-// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
-// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// from one block of it to the next.  In a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; in one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
 // the next 8, and `leading_bytes` from one span of the swizzle to the next.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format is in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
@@ -133,7 +133,7 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
-// Which of that row's, or column's, words of 32 bits a lane holds first; the other one is 4 further on.
+// Which 32-bit word of that row or column a lane holds first; the other one is 4 further on.
 __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 
 // ---- kernel ----------------------------------------------------------------------------------
@@ -147,8 +147,8 @@ __device__ __forceinline__ int operand_word(int lane) { return lane % 4; }
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 256;
 constexpr int tile_n = 64;
-constexpr int image_tiles = 49;  // of an image's pixels
-constexpr int tiles = 392;  // of all images
+constexpr int image_tiles = 49;  // in an image
+constexpr int tiles = 392;  // in all images
 constexpr int P = 112;
 constexpr int Q = 112;
 constexpr int threads = 512;
@@ -157,11 +157,11 @@ constexpr int threads = 512;
 constexpr int lines = 7;
 constexpr int run_elements = 21;
 constexpr int run_words = 11;
-constexpr int k_steps = 10;  // of 8 words
+constexpr int k_steps = 10;  // of 8 words each
 
 // The halo tile: `halo_rows` input rows, each after a margin of zeros.
 constexpr int halo_rows = 13;
-constexpr int margin = 32;  // bytes, as `pitch`
+constexpr int margin = 32;  // in bytes, like `pitch`
 constexpr int pitch = 1392;
 constexpr u32 halo_bytes = 18096;
 
@@ -171,15 +171,15 @@ constexpr u32 halo_tiles = 20480;
 // A warpgroup makes tile_units / warpgroups times 64 pixels by tile_n channels; a lane stores `run` neighbors.
 constexpr int warpgroups = 4;
 constexpr int tile_units = tile_m / wgmma_m;
-constexpr int held_steps = 5;  // k steps whose pixels are in registers at once; there are two
+constexpr int held_steps = 5;  // k steps whose pixels are held in registers at once; there are two buffers
 constexpr int run = 8;
 
 constexpr int w_stride_k = 147, w_stride_r = 21;  // in elements
 
-// The tile's column in place `at`: columns are dealt out so that a lane's columns in 4 instructions are neighbors.
+// The tile's column at position `at`: columns are dealt out so that a lane's columns in 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
-// Elements between a word's start and the window's.
+// Elements from the start of a word to the start of the window.
 __device__ __forceinline__ int shift_of(int phase) { return 1; }
 
 // Starts copying a tile's rows of x.
@@ -201,7 +201,7 @@ __device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u
   }
 }
 
-// Bytes from a window's first line to another of its lines.
+// The offset of a window's line from its first line, in bytes.
 __device__ __forceinline__ constexpr u32 line_offset(int line) {
   return line * pitch;
 }
@@ -237,13 +237,13 @@ void convgen_implicit_gemm_first_layer_wgmma(
   const int first_tile = blockIdx.x;
   const int tile_step = gridDim.x;
 
-  // zeros where no copy will write
+  // clear what no copy will write
   for (u32 at = thread * chunk_bytes; at < 2 * halo_bytes; at += threads * chunk_bytes) st_shared_v4_u32(shared + halo_tiles + at, Vec4{});
   __syncthreads();
   load_halo_tile(x, shared + halo_tiles, first_tile);
   cp_async_commit_group();
 
-  // filters: words [k step][half][column / 8][column % 8][lane of a quad], as wgmma reads them
+  // filters, as words [k step][half][column / 8][column % 8][lane of a quad], the order in which wgmma reads them
   const f16* __restrict__ filters = w;
   {
     constexpr int phase = 0;
@@ -270,9 +270,9 @@ void convgen_implicit_gemm_first_layer_wgmma(
   fence_proxy_async_shared();
 
   const int warpgroup = thread / warpgroup_threads;
-  // bits of a line's first and last word that are the window's
+  // masks: the window's bits in a line's first and last words
   const u32 first_mask = 0xffff0000u;
-  // a k step is two matrices of 8 words by tile_n columns, in groups of 8 columns; its address counts 16 bytes
+  // a k step is two matrices of 8 words by tile_n columns, in groups of 8 columns; addresses are in units of 16 bytes
   const u64 filter_rows = wgmma_descriptor(shared, tile_n * chunk_bytes, 8 * chunk_bytes, 0);
   // this lane's channels of b
   float channel_b[tile_n / 4 / run][run] = {};
@@ -302,7 +302,7 @@ void convgen_implicit_gemm_first_layer_wgmma(
     const int first_p = first_m / Q;
     const int units = min(tile_units, (P * Q - first_m + wgmma_m - 1) / wgmma_m);
     for (int unit = warpgroup; unit < units; unit += warpgroups) {
-      // this lane's pixels: its two rows of the warp's
+      // this lane's pixels: two of the warp's rows
       const int lane_m = first_m + unit * wgmma_m + warp % 4 * warp_rows + accumulator_row(lane);
       u32 window[2];
 #pragma unroll

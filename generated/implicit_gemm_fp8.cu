@@ -29,7 +29,7 @@ using bf16 = unsigned short;  // upper half of a float's bits
 using e4m3 = unsigned char;
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 constexpr int warp_threads = 32;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
 constexpr int mma_m = 16;  // rows of its accumulators
 constexpr int mma_n = 8;  // columns of its accumulators
 
@@ -53,7 +53,7 @@ __device__ __forceinline__ void cp_async_16(u32 destination, const void* source,
 
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `pending` of this thread's copy groups are under way.
+// Waits until at most `pending` of this thread's copy groups are in flight.
 template <int pending>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
@@ -84,8 +84,8 @@ __device__ __forceinline__ u32 cvt_bf16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// x times the normal distribution function, whose binary logarithm for -|x| is a polynomial within 7e-6 down to -6; what
-// it is for less vanishes in 16 bits.
+// x times the normal distribution function, whose binary logarithm for -|x| is a polynomial within 7e-6 down to -6; below
+// that, the result vanishes in 16 bits.
 __device__ __forceinline__ float gelu(float x) {
   const float a = fabsf(x);
   float log_tail = -1.83468853e-06f;
@@ -111,13 +111,13 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // pairs.  This is the row of a lane's matrix.
 __device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
 
-// Which matrix of its pair is a lane's for ldmatrix.
+// Which matrix of its pair a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_of_pair(int lane) { return lane / 8 % 2; }
 
-// Which pair a lane's matrix for ldmatrix is of.
+// Which pair contains the matrix that a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 
-// A lane's row for ldmatrix, of 16, where the matrices of a pair lie one below the other.
+// The row, of 16, that a lane addresses for ldmatrix where the matrices of a pair lie one below the other.
 __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 
 // ---- kernel ----------------------------------------------------------------------------------
@@ -133,11 +133,11 @@ constexpr int tile_m = 128;
 constexpr int tile_n = 128;
 constexpr int tile_k = 64;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int k_steps = 18;  // of tile_k elements
+constexpr int k_steps = 18;  // of tile_k elements each
 constexpr int stages = 3;
 constexpr int threads = 256;
 constexpr u32 row_bytes = tile_k;
-constexpr int step_slices = row_bytes / 32;  // of a step
+constexpr int step_slices = row_bytes / 32;  // per step
 constexpr u32 x_tile_bytes = tile_m * row_bytes;
 constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
 
@@ -147,12 +147,12 @@ constexpr int column_mmas = 8;
 constexpr int warps_across = 2;
 constexpr int run = 8;
 
-// Where a chunk of a row stands in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
+// Where a chunk of a row lies in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
 __device__ __forceinline__ u32 chunk_place(int row, int chunk) {
   return row * row_bytes + (chunk ^ (row >> 1 & 3)) * chunk_bytes;
 }
 
-// The tile's column in place `at`: columns are dealt out so that a lane's columns in 4 instructions are neighbors.
+// The tile's column at position `at`: columns are dealt out so that a lane's columns in 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
 // x: 128 pixels by 64 of gemm_k; cp.async of 16 bytes
@@ -168,7 +168,7 @@ struct XReader {
   static constexpr int Q = 28;
   static constexpr int x_stride_n = 100352, x_stride_h = 3584, x_stride_w = 128;  // in elements
   u32 offset[2];
-  u32 taps[2];  // a bit for each tap along in_h, then in_w: whether it is inside
+  u32 taps[2];  // one bit per tap along in_h, then in_w: whether it is inside
   int r, s, c;  // gemm_k of this step, digit by digit
 
   __device__ __forceinline__ void start(int first) {
@@ -176,7 +176,7 @@ struct XReader {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = thread / row_chunks + i * rows_at_once;
-      // rows past the end repeat the last one: their results are not stored
+      // rows past the end repeat the last one; their results are not stored
       const int gemm_m = min(first + row, GEMM_M - 1);
       const int q = gemm_m % Q;
       const int p = (gemm_m / Q) % P;
@@ -196,7 +196,7 @@ struct XReader {
     r = 0;
   }
 
-  // Copies these rows of this step's tile; zeros where there is no such step.
+  // Copies these rows of this step's tile, or zeros past the last step.
   __device__ __forceinline__ void load(const e4m3* __restrict__ source, u32 tile, bool more, int first = 0, int last = 2) const {
     const int thread = threadIdx.x;
     const int k_offset = r * x_stride_h + s * x_stride_w + c - x_stride_h - x_stride_w;
@@ -209,7 +209,7 @@ struct XReader {
     }
   }
 
-  // On to the next step.
+  // Advances to the next step.
   __device__ __forceinline__ void next() {
     c += tile_k;
     if (c >= C) { c -= C; ++s; }
@@ -230,7 +230,7 @@ struct WReader {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = thread / row_chunks + i * rows_at_once;
-      // rows past the end repeat the last one: their results are not stored
+      // rows past the end repeat the last one; their results are not stored
       const int gemm_n = min(first + column_of(row), GEMM_N - 1);
       offset[i] = gemm_n * w_stride_k + thread % row_chunks * 16;
     }
@@ -238,7 +238,7 @@ struct WReader {
     rsc = first_chunk;
   }
 
-  // Copies these rows of this step's tile; zeros where there is no such step.
+  // Copies these rows of this step's tile, or zeros past the last step.
   __device__ __forceinline__ void load(const e4m3* __restrict__ source, u32 tile, bool more, int first = 0, int last = 2) const {
     const int thread = threadIdx.x;
     const int k_offset = rsc;
@@ -249,14 +249,14 @@ struct WReader {
     }
   }
 
-  // On to the next step.
+  // Advances to the next step.
   __device__ __forceinline__ void next() {
     rsc += tile_k;
   }
 };
 
-// The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
-// The places are the lane's in the first slice; this slice begins `slice_at` bytes further on.
+// Loads the fragments of a slice, 32 bytes of gemm_k: ldmatrix loads 16 rows, or twice 8 columns, of it.
+// The places are the lane's in the first slice; this slice begins `slice_at` bytes later.
 __device__ __forceinline__ void load_fragments(
     u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_place, u32 column_place, u32 slice_at
 ) {
@@ -292,7 +292,7 @@ void convgen_implicit_gemm_fp8(
   WReader w_reader;
   w_reader.start(first_n);
 
-  // stages - 1 steps are under way before the first is multiplied
+  // load stages - 1 steps before multiplying the first
 #pragma unroll
   for (int step = 0; step < stages - 1; ++step) {
     if (step < k_steps) {
@@ -305,17 +305,17 @@ void convgen_implicit_gemm_fp8(
     cp_async_commit_group();
   }
 
-  // ldmatrix takes 16 rows (or twice 8 columns) of 32 bytes; each lane names 16 bytes of one
+  // ldmatrix loads 16 rows (or twice 8 columns) of 32 bytes; each lane addresses 16 bytes of one
   const int warp_row = warp / warps_across * (row_mmas * mma_m);
   const int warp_column = warp % warps_across * (column_mmas * mma_n);
   const u32 row_place = chunk_place(warp_row + row_of_pair(lane), matrix_pair(lane));
   const u32 column_place = x_tile_bytes + chunk_place(warp_column + matrix_pair(lane) * 8 + matrix_row(lane), matrix_of_pair(lane));
 
   float acc[row_mmas][column_mmas][4] = {};
-  // fragments of a slice are loaded while the slice before is multiplied
+  // load a slice's fragments while the previous slice is multiplied
   u32 row_fragments[2][row_mmas][4], column_fragments[2][column_mmas][2];
   u32 tile = shared;
-  u32 free_tile = shared + (stages - 1) * stage_bytes;  // of the step that was multiplied last
+  u32 free_tile = shared + (stages - 1) * stage_bytes;  // stage of the step that was multiplied last
   cp_async_wait_group<stages - 2>();
   __syncthreads();
   load_fragments(row_fragments[0], column_fragments[0], tile, row_place, column_place, 0);
@@ -328,11 +328,11 @@ void convgen_implicit_gemm_fp8(
         cp_async_wait_group<stages - 2>();
         __syncthreads();
       }
-      // after the last step, the first slice is loaded once more, and not used
+      // after the last step, this loads a slice that is not used
       const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
       const u32 next = (slice + 1) % step_slices * 32;
       load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, row_place, column_place, next);
-      // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
+      // spread the copies over the slices: fragment loads would wait behind copies issued before them
       if (slice == 0) x_reader.load(x, free_tile, more, 0, 2);
       if (slice == 0) w_reader.load(w, free_tile + x_tile_bytes, more, 0, 2);
       if (slice == 0) {
@@ -353,7 +353,7 @@ void convgen_implicit_gemm_fp8(
     free_tile = tile;
     tile = next_tile;
   }
-  cp_async_wait_group<0>();  // the zeros copied for steps past the last
+  cp_async_wait_group<0>();  // for the zeros copied for steps past the last
 
   // a lane holds two rows of each instruction
 #pragma unroll

@@ -24,7 +24,7 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 constexpr int warp_threads = 32;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
 constexpr int mma_m = 16;  // rows of its accumulators
 constexpr int mma_n = 8;  // columns of its accumulators
 
@@ -48,7 +48,7 @@ __device__ __forceinline__ void cp_async_8(u32 destination, const void* source, 
 
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `pending` of this thread's copy groups are under way.
+// Waits until at most `pending` of this thread's copy groups are in flight.
 template <int pending>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
@@ -83,13 +83,13 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // pairs.  This is the row of a lane's matrix.
 __device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
 
-// Which matrix of its pair is a lane's for ldmatrix.
+// Which matrix of its pair a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_of_pair(int lane) { return lane / 8 % 2; }
 
-// Which pair a lane's matrix for ldmatrix is of.
+// Which pair contains the matrix that a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 
-// A lane's row for ldmatrix, of 16, where the matrices of a pair lie one below the other.
+// The row, of 16, that a lane addresses for ldmatrix where the matrices of a pair lie one below the other.
 __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 
 // ---- kernel ----------------------------------------------------------------------------------
@@ -103,11 +103,11 @@ constexpr int tile_m = 64;
 constexpr int tile_n = 64;
 constexpr int tile_k = 64;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int k_steps = 3;  // of tile_k elements
+constexpr int k_steps = 3;  // of tile_k elements each
 constexpr int stages = 3;
 constexpr int threads = 128;
 constexpr u32 row_bytes = tile_k * 2;
-constexpr int step_slices = row_bytes / 32;  // of a step
+constexpr int step_slices = row_bytes / 32;  // per step
 constexpr u32 x_tile_bytes = tile_m * row_bytes;
 constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
 
@@ -117,19 +117,19 @@ constexpr int column_mmas = 4;
 constexpr int warps_across = 2;
 constexpr int run = 8;
 
-// Where a chunk of a row stands in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
+// Where a chunk of a row lies in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
 __device__ __forceinline__ u32 chunk_place(int row, int chunk) {
   return row * row_bytes + (chunk ^ (row & 7)) * chunk_bytes;
 }
 
-// The tile's column in place `at`: columns are dealt out so that a lane's columns in 4 instructions are neighbors.
+// The tile's column at position `at`: columns are dealt out so that a lane's columns in 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
 // x: 64 pixels by 64 of gemm_k; cp.async of 8 bytes
 struct XReader {
   static constexpr int row_chunks = 8;  // of 16 bytes
   static constexpr int rows_at_once = 16;  // by all threads
-  static constexpr int chunk_pieces = 2;  // copied one by one
+  static constexpr int chunk_pieces = 2;  // each copied separately
   static constexpr int C = 20;
   static constexpr int H = 28;
   static constexpr int W = 28;
@@ -139,7 +139,7 @@ struct XReader {
   static constexpr int Q = 28;
   static constexpr int x_stride_n = 15680, x_stride_h = 560, x_stride_w = 20;  // in elements
   u32 offset[4];
-  u32 taps[4];  // a bit for each tap along in_h, then in_w: whether it is inside
+  u32 taps[4];  // one bit per tap along in_h, then in_w: whether it is inside
   int r, s, c;  // gemm_k of this thread's first piece, digit by digit
 
   __device__ __forceinline__ void start(int first) {
@@ -147,7 +147,7 @@ struct XReader {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = thread / row_chunks + i * rows_at_once;
-      // rows past the end repeat the last one: their results are not stored
+      // rows past the end repeat the last one; their results are not stored
       const int gemm_m = min(first + row, GEMM_M - 1);
       const int q = gemm_m % Q;
       const int p = (gemm_m / Q) % P;
@@ -167,12 +167,12 @@ struct XReader {
     r = first_piece / (S * C);
   }
 
-  // Copies these rows of this step's tile; zeros where there is no such step.
+  // Copies these rows of this step's tile, or zeros past the last step.
   __device__ __forceinline__ void load(const f16* __restrict__ source, u32 tile, bool more, int first = 0, int last = 4) const {
     load_pieces(source, tile, more, first, last, r, s, c);
   }
 
-  // On to the next step.
+  // Advances to the next step.
   __device__ __forceinline__ void next() {
     c += 4;
     if (c >= C) { c -= C; ++s; }
@@ -206,7 +206,7 @@ struct XReader {
 struct WReader {
   static constexpr int row_chunks = 8;  // of 16 bytes
   static constexpr int rows_at_once = 16;  // by all threads
-  static constexpr int chunk_pieces = 2;  // copied one by one
+  static constexpr int chunk_pieces = 2;  // each copied separately
   static constexpr int C = 20;
   static constexpr int R = 3;
   static constexpr int S = 3;
@@ -219,7 +219,7 @@ struct WReader {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = thread / row_chunks + i * rows_at_once;
-      // rows past the end repeat the last one: their results are not stored
+      // rows past the end repeat the last one; their results are not stored
       const int gemm_n = min(first + column_of(row), GEMM_N - 1);
       offset[i] = gemm_n * w_stride_k;
     }
@@ -227,12 +227,12 @@ struct WReader {
     rsc = first_piece;
   }
 
-  // Copies these rows of this step's tile; zeros where there is no such step.
+  // Copies these rows of this step's tile, or zeros past the last step.
   __device__ __forceinline__ void load(const f16* __restrict__ source, u32 tile, bool more, int first = 0, int last = 4) const {
     load_pieces(source, tile, more, first, last, rsc);
   }
 
-  // On to the next step.
+  // Advances to the next step.
   __device__ __forceinline__ void next() {
     rsc += tile_k;
   }
@@ -255,8 +255,8 @@ struct WReader {
   }
 };
 
-// The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
-// The places are the lane's in the first slice; this slice begins `slice_at` bytes further on.
+// Loads the fragments of a slice, 32 bytes of gemm_k: ldmatrix loads 16 rows, or twice 8 columns, of it.
+// The places are the lane's in the first slice; this slice begins `slice_at` bytes later.
 __device__ __forceinline__ void load_fragments(
     u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_place, u32 column_place, u32 slice_at
 ) {
@@ -291,7 +291,7 @@ void convgen_implicit_gemm_pieces(
   WReader w_reader;
   w_reader.start(first_n);
 
-  // stages - 1 steps are under way before the first is multiplied
+  // load stages - 1 steps before multiplying the first
 #pragma unroll
   for (int step = 0; step < stages - 1; ++step) {
     if (step < k_steps) {
@@ -304,17 +304,17 @@ void convgen_implicit_gemm_pieces(
     cp_async_commit_group();
   }
 
-  // ldmatrix takes 16 rows (or twice 8 columns) of 32 bytes; each lane names 16 bytes of one
+  // ldmatrix loads 16 rows (or twice 8 columns) of 32 bytes; each lane addresses 16 bytes of one
   const int warp_row = warp / warps_across * (row_mmas * mma_m);
   const int warp_column = warp % warps_across * (column_mmas * mma_n);
   const u32 row_place = chunk_place(warp_row + row_of_pair(lane), matrix_pair(lane));
   const u32 column_place = x_tile_bytes + chunk_place(warp_column + matrix_pair(lane) * 8 + matrix_row(lane), matrix_of_pair(lane));
 
   float acc[row_mmas][column_mmas][4] = {};
-  // fragments of a slice are loaded while the slice before is multiplied
+  // load a slice's fragments while the previous slice is multiplied
   u32 row_fragments[2][row_mmas][4], column_fragments[2][column_mmas][2];
   u32 tile = shared;
-  u32 free_tile = shared + (stages - 1) * stage_bytes;  // of the step that was multiplied last
+  u32 free_tile = shared + (stages - 1) * stage_bytes;  // stage of the step that was multiplied last
   cp_async_wait_group<stages - 2>();
   __syncthreads();
   load_fragments(row_fragments[0], column_fragments[0], tile, row_place, column_place, 0);
@@ -327,7 +327,7 @@ void convgen_implicit_gemm_pieces(
         cp_async_wait_group<stages - 2>();
         __syncthreads();
       }
-      // after the last step, the first slice is loaded once more, and not used
+      // after the last step, this loads a slice that is not used
       const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
       const u32 next = (slice + 1) % step_slices * 32;
       load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, row_place, column_place, next);

@@ -30,7 +30,7 @@ using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 constexpr int warp_threads = 32;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
 constexpr int mma_m = 16;  // rows of its accumulators
 constexpr int mma_n = 8;  // columns of its accumulators
 
@@ -60,7 +60,7 @@ __device__ __forceinline__ void cp_async_16(u32 destination, const void* source,
 
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `pending` of this thread's copy groups are under way.
+// Waits until at most `pending` of this thread's copy groups are in flight.
 template <int pending>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
@@ -109,13 +109,13 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
-// Which pair a lane's matrix for ldmatrix is of.
+// Which pair contains the matrix that a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 
-// A lane's row for ldmatrix, of 16, where the matrices of a pair lie one below the other.
+// The row, of 16, that a lane addresses for ldmatrix where the matrices of a pair lie one below the other.
 __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 
-// Whether a lane is the upper one of two that exchange values: of two whose numbers differ in one bit, `apart`.
+// Whether a lane is the upper one of a pair that exchanges values: their numbers differ only in the bit `apart`.
 __device__ __forceinline__ u32 upper_of_two(int lane, int apart) { return lane / apart % 2; }
 
 // ---- kernel ----------------------------------------------------------------------------------
@@ -125,17 +125,17 @@ __device__ __forceinline__ u32 upper_of_two(int lane, int apart) { return lane /
 //   in_w = q + s, under tap last_s - s * 2 of w
 // Epilogue:
 //   x = select(saved > 0, acc, 0)
-constexpr int GEMM_M = 6272;  // of a phase
+constexpr int GEMM_M = 6272;  // pixels per phase
 constexpr int GEMM_N = 128;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
 constexpr int tile_k = 64;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int tiles = (GEMM_M + tile_m - 1) / tile_m * n_tiles;  // of a phase
+constexpr int tiles = (GEMM_M + tile_m - 1) / tile_m * n_tiles;  // per phase
 constexpr int stages = 4;
 constexpr int threads = 256;
 constexpr u32 row_bytes = tile_k * 2;
-constexpr int step_slices = row_bytes / 32;  // of a step
+constexpr int step_slices = row_bytes / 32;  // per step
 constexpr u32 x_tile_bytes = tile_m * row_bytes;
 constexpr u32 stage_bytes = x_tile_bytes + tile_n * row_bytes;
 
@@ -145,12 +145,12 @@ constexpr int column_mmas = 4;
 constexpr int warps_across = 4;
 constexpr int run = 8;
 
-// Where a chunk of a row stands in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
+// Where a chunk of a row lies in a tile: swizzled, so that the 8 rows of a matrix lie in different banks.
 __device__ __forceinline__ u32 chunk_place(int row, int chunk) {
   return row * row_bytes + (chunk ^ (row & 7)) * chunk_bytes;
 }
 
-// Where 8 neighboring channels of a row of gemm_k stand in the tile of w: in panels of channels, swizzled likewise.
+// Where 8 neighboring channels of a row of gemm_k lie in the tile of w: in panels of channels, swizzled likewise.
 constexpr int panel_width = 64;
 constexpr u32 panel_row_bytes = panel_width * 2;
 constexpr u32 panel_bytes = tile_k * panel_row_bytes;
@@ -169,7 +169,7 @@ struct Phase {
   int steps;  // of 64 elements of gemm_k
   int first_p, first_q;  // its first pixel of y
   int last_r, last_s;  // the last tap that reaches it
-  int r_taps, s_taps;  // how many taps do
+  int r_taps, s_taps;  // how many taps reach it
 };
 __constant__ Phase phases[4] = {
     {8, 1, 1, 2, 2, 2, 2},
@@ -185,11 +185,11 @@ struct XReader : Phase {
   static constexpr int C = 128;
   static constexpr int H = 28;
   static constexpr int W = 28;
-  static constexpr int walk_p = 28;  // rows of an image, as pixels are walked
-  static constexpr int walk_q = 28;  // pixels of a row, as they are walked
+  static constexpr int walk_p = 28;  // rows of an image, in the order of the walk
+  static constexpr int walk_q = 28;  // pixels of a row, in the order of the walk
   static constexpr int x_stride_n = 100352, x_stride_h = 3584, x_stride_w = 128;  // in elements
   u32 offset[4];
-  u32 taps[4];  // a bit for each tap along in_h, then in_w: whether it is inside
+  u32 taps[4];  // one bit per tap along in_h, then in_w: whether it is inside
   int r, s, c;  // gemm_k of this step, digit by digit
 
   __device__ __forceinline__ void start(int first) {
@@ -197,7 +197,7 @@ struct XReader : Phase {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = thread / row_chunks + i * rows_at_once;
-      // rows past the end repeat the last one: their results are not stored
+      // rows past the end repeat the last one; their results are not stored
       const int gemm_m = min(first + row, GEMM_M - 1);
       const int q = gemm_m % walk_q;
       const int p = (gemm_m / walk_q) % walk_p;
@@ -217,7 +217,7 @@ struct XReader : Phase {
     s = 0;
   }
 
-  // Copies these rows of this step's tile; zeros where there is no such step.
+  // Copies these rows of this step's tile, or zeros past the last step.
   __device__ __forceinline__ void load(const f16* __restrict__ source, u32 tile, bool more, int first = 0, int last = 4) const {
     const int thread = threadIdx.x;
     const int k_offset = r * x_stride_h + s * x_stride_w + c;
@@ -230,7 +230,7 @@ struct XReader : Phase {
     }
   }
 
-  // On to the next step.
+  // Advances to the next step.
   __device__ __forceinline__ void next() {
     c += tile_k;
     if (c >= C) { c -= C; ++s; }
@@ -249,7 +249,7 @@ struct WReader : Phase {
 
   __device__ __forceinline__ void start(int first) {
     const int thread = threadIdx.x;
-    // channels past the end repeat the last ones: their results are not stored
+    // channels past the end repeat the last ones; their results are not stored
     const int gemm_n = min(first + thread % row_chunks * 8, GEMM_N - 8);
     offset = last_r * w_stride_r + last_s * w_stride_s + gemm_n + thread / row_chunks * w_stride_c;
     const int first_row = 0;
@@ -258,7 +258,7 @@ struct WReader : Phase {
     s = 0;
   }
 
-  // Copies these of the thread's rows of this step's tile; zeros where there is no such step.
+  // Copies these of the thread's rows in this step's tile, or zeros past the last step.
   __device__ __forceinline__ void load(const f16* __restrict__ source, u32 tile, bool more, int first = 0, int last = 4) const {
     const int thread = threadIdx.x;
     const int k_offset = c * w_stride_c - r * 2 * w_stride_r - s * 2 * w_stride_s;
@@ -269,7 +269,7 @@ struct WReader : Phase {
     }
   }
 
-  // On to the next step.
+  // Advances to the next step.
   __device__ __forceinline__ void next() {
     c += tile_k;
     if (c >= C) { c -= C; ++s; }
@@ -277,8 +277,8 @@ struct WReader : Phase {
   }
 };
 
-// The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it; it transposes w's.
-// The places are the lane's in the first slice; this slice begins `slice_at` bytes further on.
+// Loads the fragments of a slice, 32 bytes of gemm_k: ldmatrix loads 16 rows, or twice 8 columns, of it; transposed for w.
+// The places are the lane's in the first slice; this slice begins `slice_at` bytes later.
 __device__ __forceinline__ void load_fragments(
     u32 (&a)[row_mmas][4], u32 (&b)[column_mmas][2], u32 tile, u32 row_place, u32 column_place, u32 slice_at
 ) {
@@ -305,7 +305,7 @@ __device__ __forceinline__ void exchange(float (&acc)[column_mmas][4], int lane)
     const u32 upper = upper_of_two(lane, apart);
 #pragma unroll
     for (int j = 0; j < column_mmas; ++j) {
-      if (j & apart) continue;  // the upper instruction of two
+      if (j & apart) continue;  // the second instruction of a pair
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float &low = acc[j][e], &high = acc[j + apart][e];
@@ -338,7 +338,7 @@ void convgen_implicit_gemm_strided_dgrad(
   WReader w_reader{phase};
   w_reader.start(first_n);
 
-  // stages - 1 steps are under way before the first is multiplied
+  // load stages - 1 steps before multiplying the first
 #pragma unroll
   for (int step = 0; step < stages - 1; ++step) {
     if (step < k_steps) {
@@ -351,17 +351,17 @@ void convgen_implicit_gemm_strided_dgrad(
     cp_async_commit_group();
   }
 
-  // ldmatrix takes 16 rows (or twice 8 columns) of 32 bytes; each lane names 16 bytes of one
+  // ldmatrix loads 16 rows (or twice 8 columns) of 32 bytes; each lane addresses 16 bytes of one
   const int warp_row = warp / warps_across * (row_mmas * mma_m);
   const int warp_column = warp % warps_across * (column_mmas * mma_n);
   const u32 row_place = chunk_place(warp_row + row_of_pair(lane), matrix_pair(lane));
   const u32 column_place = x_tile_bytes + w_chunk_place(row_of_pair(lane), warp_column / 8 + matrix_pair(lane));
 
   float acc[row_mmas][column_mmas][4] = {};
-  // fragments of a slice are loaded while the slice before is multiplied
+  // load a slice's fragments while the previous slice is multiplied
   u32 row_fragments[2][row_mmas][4], column_fragments[2][column_mmas][2];
   u32 tile = shared;
-  u32 free_tile = shared + (stages - 1) * stage_bytes;  // of the step that was multiplied last
+  u32 free_tile = shared + (stages - 1) * stage_bytes;  // stage of the step that was multiplied last
   cp_async_wait_group<stages - 2>();
   __syncthreads();
   load_fragments(row_fragments[0], column_fragments[0], tile, row_place, column_place, 0);
@@ -374,11 +374,11 @@ void convgen_implicit_gemm_strided_dgrad(
         cp_async_wait_group<stages - 2>();
         __syncthreads();
       }
-      // after the last step, the first slice is loaded once more, and not used
+      // after the last step, this loads a slice that is not used
       const u32 from = slice < step_slices - 1 || step == k_steps - 1 ? tile : next_tile;
       const u32 next = (slice + 1) % step_slices * 32;
       load_fragments(row_fragments[(slice + 1) % 2], column_fragments[(slice + 1) % 2], from, row_place, column_place, next);
-      // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
+      // spread the copies over the slices: fragment loads would wait behind copies issued before them
       if (slice == 0) x_reader.load(x, free_tile, more, 0, 3);
       if (slice == 1) x_reader.load(x, free_tile, more, 3, 4);
       if (slice == 1) w_reader.load(w, free_tile + x_tile_bytes, more, 0, 2);
@@ -401,7 +401,7 @@ void convgen_implicit_gemm_strided_dgrad(
     free_tile = tile;
     tile = next_tile;
   }
-  cp_async_wait_group<0>();  // the zeros copied for steps past the last
+  cp_async_wait_group<0>();  // for the zeros copied for steps past the last
 
 #pragma unroll
   for (int i = 0; i < row_mmas; ++i) exchange(acc[i], lane);

@@ -26,10 +26,10 @@ using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(8) Vec2 { float x, y; };
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 constexpr int warp_threads = 32;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
 constexpr int mma_m = 16;  // rows of its accumulators
 constexpr int mma_n = 8;  // columns of its accumulators
-constexpr int mma_k = 16;  // elements of 2 bytes that it adds up
+constexpr int mma_k = 16;  // 2-byte elements that one instruction sums over
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -61,7 +61,7 @@ __device__ __forceinline__ void cp_async_16(u32 destination, const void* source,
 
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `pending` of this thread's copy groups are under way.
+// Waits until at most `pending` of this thread's copy groups are in flight.
 template <int pending>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
@@ -85,7 +85,7 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+// The first address of shared memory that is a multiple of a power of two.  The launch requests as many extra bytes.
 template <u32 alignment>
 __device__ __forceinline__ u32 aligned_base(const void* memory) {
   return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
@@ -102,13 +102,13 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // pairs.  This is the row of a lane's matrix.
 __device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
 
-// Which matrix of its pair is a lane's for ldmatrix.
+// Which matrix of its pair a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_of_pair(int lane) { return lane / 8 % 2; }
 
-// Which pair a lane's matrix for ldmatrix is of.
+// Which pair contains the matrix that a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 
-// A lane's row for ldmatrix, of 16, where the matrices of a pair lie one below the other.
+// The row, of 16, that a lane addresses for ldmatrix where the matrices of a pair lie one below the other.
 __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 
 // ---- kernel ----------------------------------------------------------------------------------
@@ -120,18 +120,18 @@ __device__ __forceinline__ int row_of_pair(int lane) { return lane % 16; }
 // Sums are kept in float32; the second kernel adds those of 8 slices of the pixels.
 constexpr int y_pixels = 6272;
 constexpr int GEMM_M = 136;  // y's channels
-constexpr int x_channels = 72;  // and x's
-constexpr int tap_chunks = 9;  // of a tap's channels: 16 bytes each
-constexpr int chunks = 81;  // of all taps
+constexpr int x_channels = 72;  // x's channels, likewise
+constexpr int tap_chunks = 9;  // chunks of 16 bytes in a tap's channels
+constexpr int chunks = 81;  // in all taps
 constexpr int tile_m = 128;
 constexpr int tile_n = 64;
-constexpr int tile_k = 32;  // pixels
+constexpr int tile_k = 32;  // pixels in a step
 constexpr int m_tiles = 2;
-constexpr int steps = 196;  // of tile_k pixels
-constexpr int slices = 8;  // that share them
+constexpr int steps = 196;  // of tile_k pixels each
+constexpr int slices = 8;  // they divide the steps among them
 constexpr int stages = 4;
 constexpr int threads = 128;
-constexpr u32 y_tile_bytes = tile_k * tile_m * 2;  // rows of a pixel's channels
+constexpr u32 y_tile_bytes = tile_k * tile_m * 2;  // each row holds one pixel's channels
 constexpr u32 stage_bytes = y_tile_bytes + tile_k * tile_n * 2;
 
 // A warp's part, in instructions of 16 rows by 8 columns.
@@ -174,7 +174,7 @@ void convgen_mma_wgrad(
   constexpr int x_stride_n = 56448, x_stride_h = 2016, x_stride_w = 72;  // in elements
   constexpr int y_stride_q = 136;  // in elements
 
-  // a thread copies one chunk of channels, of several pixels
+  // a thread copies the same chunk of channels for several pixels
   constexpr int y_stride = threads / (tile_m / 8);
   constexpr int x_stride = threads / (tile_n / 8);
   const int y_chunk = threadIdx.x % (tile_m / 8);
@@ -218,7 +218,7 @@ void convgen_mma_wgrad(
     cp_async_commit_group();
   }
   for (int step = first_step; step < end_step; ++step) {
-    // this step's copies have arrived, and all warps are done with the stage that is filled next
+    // this step's copies have arrived, and all warps are done with the stage to be filled next
     cp_async_wait_group<stages - 2>();
     __syncthreads();
     if (step + stages - 1 < end_step) load(step + stages - 1, (step - first_step + stages - 1) % stages);
@@ -270,8 +270,8 @@ void convgen_mma_wgrad(
 constexpr int sum_threads = 256;
 constexpr int summed_slices = 8;
 
-// Adds the sums of 8 slices, in order, and finishes w: 4 neighbors a thread.
-// An element's slices are dealt to 4 threads in turn; the first of these then adds up all their sums, in order.
+// Adds up the sums of 8 slices, in order, and finishes w: 4 elements per thread.
+// An element's slices are dealt out to 4 threads in turn; the first thread then adds up their sums, in order.
 extern "C" __global__ __launch_bounds__(sum_threads)
 void convgen_mma_wgrad_sum(
     const float* __restrict__ partials,

@@ -35,11 +35,11 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
-constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
+constexpr int swizzle_alignment = 1024;  // of tiles: a 128-byte swizzle repeats after so many bytes
 constexpr int wgmma_m = 64;  // rows of its accumulators
-constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
-constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
+constexpr int warp_rows = 16;  // of wgmma's accumulators, per warp
+constexpr int wgmma_k = 16;  // 2-byte elements that one instruction sums over
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -74,7 +74,7 @@ __device__ __forceinline__ void st_shared_v4_u32(u32 address, Vec4 v) {
                :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -113,20 +113,20 @@ __device__ __forceinline__ void tma_load_tile_3d(u32 destination, const TensorMa
                :: "r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2) : "memory");
 }
 
-// Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
+// Orders this thread's ordinary writes to shared memory before asynchronous reads of the same memory.
 __device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `pending` of this warpgroup's MMA groups are under way.
+// Waits until at most `pending` of this warpgroup's MMA groups are in flight.
 template <int pending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 56 over 16, a and b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 56 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n56k16_f32_f16_f16(float (&d)[28], u64 a, u64 b, u32 accumulate) {
@@ -149,7 +149,7 @@ __device__ __forceinline__ void wgmma_m64n56k16_f32_f16_f16(float (&d)[28], u64 
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -158,29 +158,29 @@ __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatil
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
-// for as many bytes more.
+// The first address of shared memory where a swizzled tile may begin: swizzles depend on absolute addresses.  The launch
+// requests as many extra bytes.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
-// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+// The first address of shared memory that is a multiple of a power of two.  The launch requests as many extra bytes.
 template <u32 alignment>
 __device__ __forceinline__ u32 aligned_base(const void* memory) {
   return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
 }
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
-// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
-// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// from one block of it to the next.  In a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; in one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
 // the next 8, and `leading_bytes` from one span of the swizzle to the next.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format is in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The same of one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from one
-// span of m or n to the next, and do not matter where there is one.
+// The same for one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from a
+// span of m or n to the next, and do not matter where there is only one.
 __device__ __forceinline__ u64 mn_major_descriptor(u32 address, u32 row_bytes, u32 swizzle, u32 span_bytes = 16) {
   return wgmma_descriptor(address, span_bytes, 8 * row_bytes, swizzle);
 }
@@ -211,33 +211,33 @@ constexpr int P = 112;
 constexpr int H = 224;
 constexpr int W = 224;
 constexpr int R = 7;
-constexpr int row_elements = 21;  // of a filter row
+constexpr int row_elements = 21;  // per filter row
 constexpr int filter_elements = R * row_elements;
 constexpr int K = 64;
-constexpr int output_rows = 896;  // of all images
+constexpr int output_rows = 896;  // in all images
 constexpr int tile_m = 64;
-constexpr int tile_k = 112;  // pixels of a stage
+constexpr int tile_k = 112;  // pixels per stage
 constexpr int stages = 4;
-constexpr int depth = 2;  // output rows whose rows of x are in use or on their way
+constexpr int depth = 2;  // output rows whose rows of x are in use or being loaded
 // warpgroups of 128 threads: 1 along m by 2 along n.  After them comes one more: its last warp loads
 // y, and its other warps, the builders, make vectors of x
 constexpr int consumers = 2;
 constexpr int threads = 384;
 constexpr int builders = 96;
-constexpr int own_fragments = 1;  // of wgmma_m rows, of a consumer
-constexpr int own_vectors = 2;  // of a filter row, of a consumer
+constexpr int own_fragments = 1;  // per consumer, of wgmma_m rows each
+constexpr int own_vectors = 2;  // per filter row and consumer
 
 constexpr int vector_taps = 2;
-constexpr int used = 6;  // elements of a vector that are x's
+constexpr int used = 6;  // elements of a vector that hold x
 constexpr int phases = 1;  // lines into which a row of x is split, with a vector every 2 pixels
-constexpr int phase_step = 2;  // pixels from the first of a line to the first of the next line
-constexpr int line_columns = 115;  // vectors of a line
+constexpr int phase_step = 2;  // pixels from the start of a line to the start of the next
+constexpr int line_columns = 115;  // vectors per line
 constexpr int row_vectors = phases * line_columns;
-constexpr int round_rows = 2;  // rows of x that an output row adds to those above it
-constexpr int fresh_rounds = 4;  // rounds that make all rows of x under an output row
-constexpr int thread_vectors = 3;  // vectors that a builder makes in a round
-constexpr int slots = 16;  // rows of x, a ring
-constexpr int copies = 6;  // of the ring's first rows, behind its last: so that any R are neighbors
+constexpr int round_rows = 2;  // rows of x that an output row needs beyond those of the row above it
+constexpr int fresh_rounds = 4;  // rounds that load all the rows of x that an output row needs
+constexpr int thread_vectors = 3;  // vectors that a builder makes per round
+constexpr int slots = 16;  // rows of x in a ring
+constexpr int copies = 6;  // of the ring's first rows, after its last, so that any R consecutive rows are neighbors
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle of A depends on absolute addresses):
 //   A         4 stages x 1 box x 112 pixels x 128
@@ -248,8 +248,8 @@ constexpr int copies = 6;  // of the ring's first rows, behind its last: so that
 // says that the bytes of TMA or of the builders are there, an empty one that the consumers are done with them.  Both
 // sides wait for a parity that flips when a ring wraps around; on a fresh barrier, a wait for the phase before the first
 // one returns at once.
-constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
-constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 a_row_bytes = 128;  // 64 channels of one pixel of y
+constexpr u32 a_swizzle = 1;  // 128 bytes, as wgmma descriptors encode it
 constexpr u32 a_box_bytes = tile_k * a_row_bytes;
 constexpr u32 stage_bytes = tile_m / 64 * a_box_bytes;
 constexpr u32 vector_bytes = 16;
@@ -260,16 +260,16 @@ constexpr u32 a_empty = a_full + mbarrier_bytes * stages;
 constexpr u32 b_full = a_empty + mbarrier_bytes * stages;
 constexpr u32 b_empty = b_full + mbarrier_bytes * depth;
 
-// The slices share all output rows evenly, in order: the first of a slice's.
+// A slice's first output row: the slices divide all output rows evenly, in order.
 __device__ __forceinline__ int first_of(int slice) {
   constexpr int slices = 5;
   return slice * (output_rows / slices) + min(slice, output_rows % slices);
 }
 
-// The rounds of an output row: those of all its rows of x where it is the first of a block or of an image, else one.
+// The number of rounds for an output row: one, or those of all its rows of x if it is a block's or an image's first.
 __device__ __forceinline__ int rounds_of(int row, int first_row) { return row == first_row || row % P == 0 ? fresh_rounds : 1; }
 
-// Loads a thread's elements of a round, the last but `left` of an output row.
+// Loads a thread's elements of a round; `left` rounds of the output row remain, this one included.
 __device__ __forceinline__ void load_elements(u16 (&element)[thread_vectors][used], const f16* __restrict__ x, int row, int left, int thread) {
   constexpr int x_stride_n = 150528, x_stride_h = 672, x_stride_w = 3;  // in elements
   const int n = row / P;
@@ -289,7 +289,7 @@ __device__ __forceinline__ void load_elements(u16 (&element)[thread_vectors][use
   }
 }
 
-// Stores them, packed, in the slots from `next` on; the ring has room for whole rounds.
+// Stores them, packed, in the slots from `next` on; the ring holds whole rounds.
 __device__ __forceinline__ void store_elements(const u16 (&element)[thread_vectors][used], u32 ring, int next, int thread) {
 #pragma unroll
   for (int i = 0; i < thread_vectors; ++i) {
@@ -321,12 +321,12 @@ void convgen_stem_wgrad(
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     for (int i = 0; i < depth; ++i) {
-      mbarrier_init(base + b_full + mbarrier_bytes * i, builders);  // each thread that builds
-      mbarrier_init(base + b_empty + mbarrier_bytes * i, consumers);  // each consumer
+      mbarrier_init(base + b_full + mbarrier_bytes * i, builders);  // by each builder
+      mbarrier_init(base + b_empty + mbarrier_bytes * i, consumers);  // by each consumer
     }
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + a_full + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + a_empty + mbarrier_bytes * i, consumers);  // each consumer
+      mbarrier_init(base + a_full + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + a_empty + mbarrier_bytes * i, consumers);  // by each consumer
     }
     fence_mbarrier_init();
   }
@@ -334,7 +334,7 @@ void convgen_stem_wgrad(
   const int first_k = blockIdx.x * tile_m;
   const int first_row = first_of(blockIdx.y);
   const int end_row = first_of(blockIdx.y + 1);
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -347,7 +347,7 @@ void convgen_stem_wgrad(
       const u32 full = base + a_full + mbarrier_bytes * stage;
       mbarrier_wait_parity(base + a_empty + mbarrier_bytes * stage, parity);
       mbarrier_arrive_expect_tx(full, stage_bytes);
-      // beyond an output row there are zeros
+      // pixels past the end of an output row arrive as zeros
       tma_load_tile_3d(base + stage * stage_bytes, &a_map, full, first_k, 0, row);
       if (++stage == stages) {  // the ring wraps around
         stage = 0;
@@ -355,13 +355,13 @@ void convgen_stem_wgrad(
       }
     }
   } else if (warpgroup == consumers) {
-    // ---- builders: lay out rows of x; the next round's elements are on their way while a slot is waited for
-    const int thread = threadIdx.x % warpgroup_threads;  // of `builders`
+    // ---- builders: lay out rows of x; they load the next round's elements while they wait for a slot
+    const int thread = threadIdx.x % warpgroup_threads;  // among the builders
     u16 element[thread_vectors][used];
     int row = first_row;
     int left = fresh_rounds;
     bool begins = true;
-    int next = 0;  // slot
+    int next = 0;  // the next slot to fill
     int b_stage = 0;
     u32 parity = 1;
     load_elements(element, x, row, left, thread);
@@ -372,7 +372,7 @@ void convgen_stem_wgrad(
       if (next >= slots) next -= slots;
       begins = --left == 0;
       if (begins) {
-        // the row's vectors are to be seen by wgmma, which reads through the async proxy
+        // wgmma reads through the async proxy: make the row's vectors visible to it
         fence_proxy_async_shared();
         mbarrier_arrive(base + b_full + mbarrier_bytes * b_stage);
         if (++b_stage == depth) {  // the ring wraps around
@@ -392,21 +392,21 @@ void convgen_stem_wgrad(
     constexpr int w_elements = 9408;
     partials += blockIdx.y * w_elements;
     const int first_vector = warpgroup * own_vectors;
-    u32 place[own_vectors];  // of each vector of the first output column, in the lines of a row of x
+    u32 place[own_vectors];  // where each vector of the first output column is in the lines of a row of x
 #pragma unroll
     for (int j = 0; j < own_vectors; ++j) {
       const int pixel = (first_vector + j) * vector_taps;
       place[j] = (pixel % 2 / phase_step * line_columns + pixel / 2) * vector_bytes;
     }
     float acc[own_fragments * own_vectors][28];
-    int top = 0;  // the slot behind the last row of x
+    int top = 0;  // the slot after the last row of x
     int b_stage = 0;
     int previous_b_stage = -1;
     u32 b_parity = 0;
     int stage = 0;
     int previous = -1;
     u32 parity = 0;
-#pragma unroll 1  // a first row of its own would leave products that wait for one another
+#pragma unroll 1  // peeling the first row would make the compiler serialize the products
     for (int row = first_row; row < end_row; ++row) {
       top += rounds_of(row, first_row) * round_rows;
       if (top >= slots) top -= slots;
@@ -428,7 +428,7 @@ void convgen_stem_wgrad(
         }
       }
       wgmma_commit_group();
-      // what was asked for before is done when at most this is under way: its stage and its rows of x are free
+      // once at most these products are in flight, the previous ones are done: their stage and rows of x are free
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + a_empty + mbarrier_bytes * previous);
       if (previous_b_stage >= 0 && thread == 0) mbarrier_arrive(base + b_empty + mbarrier_bytes * previous_b_stage);
@@ -444,9 +444,9 @@ void convgen_stem_wgrad(
       }
     }
     wgmma_wait_group<0>();
-    bar_sync<1, consumers * warpgroup_threads>();  // all products are done: their operands make room for the sums
+    bar_sync<1, consumers * warpgroup_threads>();  // all products are done: sums overlay their operands
 
-    // a fragment's rows are output channels; each 8 of its columns are a vector's elements, of one filter row
+    // a fragment's rows are output channels; each 8 of its columns are the elements of a vector of one filter row
 #pragma unroll
     for (int i = 0; i < 2 * own_fragments; ++i) {
       const int k = first_k + i / 2 * wgmma_m + warp * warp_rows + accumulator_row(lane) + i % 2 * 8;
@@ -468,7 +468,7 @@ void convgen_stem_wgrad(
       }
     }
     bar_sync<1, consumers * warpgroup_threads>();
-    // the tile's filters are neighbors, and leave 16 bytes a thread
+    // the tile's filters are contiguous; each thread stores 16 bytes at a time
     Vec4* sums = reinterpret_cast<Vec4*>(partials + first_k * filter_elements);
     const int vectors = tile_m * filter_elements / 4;
 #pragma unroll 4
@@ -479,8 +479,8 @@ void convgen_stem_wgrad(
 constexpr int sum_threads = 256;
 constexpr int summed_slices = 5;
 
-// Adds the sums of 5 slices, in order, and finishes w: 4 neighbors a thread.
-// An element's slices are dealt to 2 threads in turn; the first of these then adds up all their sums, in order.
+// Adds up the sums of 5 slices, in order, and finishes w: 4 elements per thread.
+// An element's slices are dealt out to 2 threads in turn; the first thread then adds up their sums, in order.
 extern "C" __global__ __launch_bounds__(sum_threads)
 void convgen_stem_wgrad_sum(
     const float* __restrict__ partials,
@@ -522,7 +522,7 @@ void convgen_stem_wgrad_sum(
       __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
 }
 
-// db[k]: 5 parts of sums of each, in a fixed order.
+// db[k]: 5 partial sums of each, in a fixed order.
 extern "C" __global__ __launch_bounds__(128)
 void convgen_stem_wgrad_sum_db_1(
     const float* __restrict__ values,
@@ -530,9 +530,9 @@ void convgen_stem_wgrad_sum_db_1(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 64;
-  constexpr int column_blocks = 4;  // that share all elements
-  constexpr int summands = 5;  // of each element
-  constexpr int block_elements = 16;  // neighboring ones
+  constexpr int column_blocks = 4;  // they divide all elements among them
+  constexpr int summands = 5;  // per element
+  constexpr int block_elements = 16;  // neighboring elements per block
   constexpr int sharers = 8;  // threads that share an element
   constexpr u32 summand_bytes = 4;
   griddepcontrol_wait();
@@ -544,7 +544,7 @@ void convgen_stem_wgrad_sum_db_1(
   for (int row = sharer; row < summands; row += sharers) {
     sum += values[row * elements + column];
   }
-  // the upper half of the sharers hands its sums to the lower, until one is left
+  // tree reduction: the upper half of the sharers hands its sums to the lower half, until one is left
   const u32 own_summand = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {

@@ -39,10 +39,10 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
-constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
-constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
-constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
+constexpr int swizzle_alignment = 1024;  // of tiles: a 128-byte swizzle repeats after so many bytes
+constexpr int warp_rows = 16;  // of wgmma's accumulators, per warp
+constexpr int wgmma_k = 16;  // 2-byte elements that one instruction sums over
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -73,7 +73,7 @@ __device__ __forceinline__ void stmatrix_x4_trans(u32 address, u32 r0, u32 r1, u
                :: "r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -123,13 +123,13 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `pending` of this warpgroup's MMA groups are under way.
+// Waits until at most `pending` of this warpgroup's MMA groups are in flight.
 template <int pending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 128 over 16, a and b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 128 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n128k16_f32_f16_f16(float (&d)[64], u64 a, u64 b, u32 accumulate) {
@@ -154,11 +154,11 @@ __device__ __forceinline__ void wgmma_m64n128k16_f32_f16_f16(float (&d)[64], u64
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
-// Gives registers back: from here each thread of the warpgroup has `registers` of them.
+// Releases registers: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(registers)); }
 
-// Takes registers that others gave back: from here each thread of the warpgroup has `registers` of them.
+// Acquires registers that others released: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(registers)); }
 
@@ -166,7 +166,7 @@ __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -194,26 +194,26 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
-// for as many bytes more.
+// The first address of shared memory where a swizzled tile may begin: swizzles depend on absolute addresses.  The launch
+// requests as many extra bytes.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
-// For a ring with one count of uses across all slots: the parity of the slot's phase at the given use.
+// For a ring that counts the uses of all its slots together: the parity of the slot's phase at the given use.
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
-// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
-// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// from one block of it to the next.  In a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; in one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
 // the next 8, and `leading_bytes` from one span of the swizzle to the next.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format is in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+// The same for a swizzled operand that is contiguous along k, each of whose rows is one span of the swizzle.
 __device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
   return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
 }
@@ -226,10 +226,10 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
 // stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
-// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row in which a lane addresses 16 bytes.
 __device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
 
-// Which 16 bytes of that row a lane names.
+// Which 16 bytes of that row a lane addresses.
 __device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
 
 // The sum over the 4 lanes that hold a row of a fragment.
@@ -260,15 +260,15 @@ constexpr int P = 64;
 constexpr int Q = 64;
 constexpr int R = 3;
 constexpr int S = 3;
-constexpr int width = 65;  // pixels of a halo tile's row: the strip and its halo
-constexpr int pixels = 128;  // of padded width, a consumer's part of a tile
-constexpr int channels = 64;  // output channels of it
+constexpr int width = 65;  // pixels in a halo tile's row: the strip and its halo
+constexpr int pixels = 128;  // in a consumer's part of a tile, including halo columns
+constexpr int channels = 64;  // output channels in that part
 constexpr int tile_channels = 64;
-constexpr int n_tiles = 1;  // of output channels
+constexpr int n_tiles = 1;  // tiles of output channels
 constexpr int tile_pixels = 128;
 constexpr int line_tiles = 33;  // tiles down a strip
 constexpr int tiles = 264;  // of pixels, all images
-constexpr int tile_k = 32;  // input channels of a halo tile
+constexpr int tile_k = 32;  // input channels in a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
@@ -277,7 +277,7 @@ constexpr int threads = 384;
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
-constexpr int stages = 3;  // halo tiles in flight, a ring
+constexpr int stages = 3;  // halo tiles in flight: a ring
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   halo tiles  2 rings x 3 stages x 21504
@@ -291,13 +291,13 @@ constexpr int stages = 3;  // halo tiles in flight, a ring
 // wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
 // barrier, a wait for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
-constexpr u32 row_bytes = 64;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
-constexpr u32 swizzle = 2;  // of 64 bytes, in the code of wgmma's descriptors
+constexpr u32 row_bytes = 64;  // tile_k channels of a pixel or of an output channel: the swizzle's span
+constexpr u32 swizzle = 2;  // 64 bytes, as wgmma descriptors encode it
 constexpr u32 halo_tile_bytes = 21504;
-constexpr u32 halo_box_bytes = 20800;  // of a halo tile, what TMA brings
+constexpr u32 halo_box_bytes = 20800;  // bytes of a halo tile that TMA loads
 constexpr u32 filter_box_bytes = tile_channels * row_bytes;
 constexpr u32 filter_boxes = rings * stages * halo_tile_bytes;
-constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
+constexpr int epi_tile_pixels = 64;  // y is stored in epilogue tiles of so many pixels by a consumer's channels
 constexpr u32 epi_tile_bytes = 8192;
 constexpr u32 filter_boxes_bytes = 36864;
 constexpr u32 epi_tiles = filter_boxes + filter_boxes_bytes;
@@ -305,7 +305,7 @@ constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * rings * stages;
 constexpr u32 filters_barrier = empty_barriers + mbarrier_bytes * rings * stages;
 
-constexpr int image_rows = 33;  // of an image's partial sums
+constexpr int image_rows = 33;  // of partial sums in an image
 constexpr int image_count = 8;
 // Where a row of partial sums lies: the first rows of all images come first, then the second ones.
 __device__ __forceinline__ int place_of_row(int row) { return row % image_rows * image_count + row / image_rows; }
@@ -351,21 +351,21 @@ void convgen_tma_halo_statistics(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // its ring's consumer
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // by its ring's consumer
     }
-    mbarrier_init(base + filters_barrier, 1);  // the producer
+    mbarrier_init(base + filters_barrier, 1);  // by the producer
     fence_mbarrier_init();
   }
   __syncthreads();
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x == consumers * warpgroup_threads) {
-      // ---- producer: the filters once, then halo tiles for each tile, rings in turn
+      // ---- producer: loads the filters once, then halo tiles for each tile, rings in turn
       mbarrier_arrive_expect_tx(base + filters_barrier, channel_blocks * R * S * filter_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
         const u32 tap_filters = base + filter_boxes + i * filter_box_bytes;
@@ -375,7 +375,7 @@ void convgen_tma_halo_statistics(
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         const int line0 = tile % line_tiles * tile_pixels;
         const int n = tile / line_tiles;
-        const int use = turn / rings * channel_blocks;  // how often this ring was filled before
+        const int use = turn / rings * channel_blocks;  // how often this ring has been filled
         const int stage = turn % rings * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes;
         const u32 full = base + full_barriers + mbarrier_bytes * stage;
@@ -392,7 +392,7 @@ void convgen_tma_halo_statistics(
     const int lane = thread % warp_threads;
     const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
-    int use = 0;  // of the ring's stages
+    int use = 0;  // how often the ring's stages have been used
     // this thread's channels of b
     float channel_b[2];
 #pragma unroll
@@ -447,11 +447,11 @@ void convgen_tma_halo_statistics(
       }
 #pragma unroll
       for (int first = 0; first < pixels; first += epi_tile_pixels) {
-        sync_consumer(consumer);  // the epilogue tile's last pixels are stored
+        sync_consumer(consumer);  // the epilogue tile's previous pixels have been stored
 #pragma unroll
         for (int j = 0; j < epi_tile_pixels / 16; ++j) {
           const int pixel = j * 16 + stmatrix_trans_row(lane);
-          const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
+          const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // in chunks of 16 bytes
           const u32 place = epi_tile_base + pixel * (channels * 2) + column * chunk_bytes;
           const float* v = &acc[first / 2 + j * 8];
           stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
@@ -472,7 +472,7 @@ void convgen_tma_halo_statistics(
           }
         }
       }
-      // a row of partial sums: of the tile's pixels
+      // a row of partial sums, over the tile's pixels
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int channel = warp * warp_rows + accumulator_row(lane) + half * 8;
@@ -488,7 +488,7 @@ void convgen_tma_halo_statistics(
   }
 }
 
-// s[n, k], squares[n, k]: 33 parts of sums of each, in a fixed order.
+// s[n, k], squares[n, k]: 33 partial sums of each, in a fixed order.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_tma_halo_statistics_sum_s_1(
     const float* __restrict__ values_0,
@@ -498,9 +498,9 @@ void convgen_tma_halo_statistics_sum_s_1(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 512;
-  constexpr int column_blocks = 32;  // that share all elements
-  constexpr int summands = 33;  // of each element
-  constexpr int block_elements = 16;  // neighboring ones
+  constexpr int column_blocks = 32;  // they divide all elements among them
+  constexpr int summands = 33;  // per element
+  constexpr int block_elements = 16;  // neighboring elements per block
   constexpr int sharers = 16;  // threads that share an element
   constexpr u32 summand_bytes = 4;
   griddepcontrol_wait();
@@ -515,7 +515,7 @@ void convgen_tma_halo_statistics_sum_s_1(
   for (int row = sharer; row < summands; row += sharers) {
     sum += values[row * elements + column];
   }
-  // the upper half of the sharers hands its sums to the lower, until one is left
+  // tree reduction: the upper half of the sharers hands its sums to the lower half, until one is left
   const u32 own_summand = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {

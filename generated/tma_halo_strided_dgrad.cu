@@ -34,10 +34,10 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
-constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
-constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
-constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
+constexpr int swizzle_alignment = 1024;  // of tiles: a 128-byte swizzle repeats after so many bytes
+constexpr int warp_rows = 16;  // of wgmma's accumulators, per warp
+constexpr int wgmma_k = 16;  // 2-byte elements that one instruction sums over
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -81,13 +81,13 @@ __device__ __forceinline__ void cp_async_16(u32 destination, const void* source,
 
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `pending` of this thread's copy groups are under way.
+// Waits until at most `pending` of this thread's copy groups are in flight.
 template <int pending>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -126,20 +126,20 @@ __device__ __forceinline__ void tma_load_tile_4d(u32 destination, const TensorMa
                :: "r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
 
-// Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
+// Orders this thread's ordinary writes to shared memory before asynchronous reads of the same memory.
 __device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `pending` of this warpgroup's MMA groups are under way.
+// Waits until at most `pending` of this warpgroup's MMA groups are in flight.
 template <int pending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 96 over 16, a and b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 96 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n96k16_f32_f16_f16(float (&d)[48], u64 a, u64 b, u32 accumulate) {
@@ -161,11 +161,11 @@ __device__ __forceinline__ void wgmma_m64n96k16_f32_f16_f16(float (&d)[48], u64 
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
-// Gives registers back: from here each thread of the warpgroup has `registers` of them.
+// Releases registers: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(registers)); }
 
-// Takes registers that others gave back: from here each thread of the warpgroup has `registers` of them.
+// Acquires registers that others released: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(registers)); }
 
@@ -173,7 +173,7 @@ __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -195,26 +195,26 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
-// for as many bytes more.
+// The first address of shared memory where a swizzled tile may begin: swizzles depend on absolute addresses.  The launch
+// requests as many extra bytes.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
-// For a ring with one count of uses across all slots: the parity of the slot's phase at the given use.
+// For a ring that counts the uses of all its slots together: the parity of the slot's phase at the given use.
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
-// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
-// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// from one block of it to the next.  In a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; in one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
 // the next 8, and `leading_bytes` from one span of the swizzle to the next.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format is in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+// The same for a swizzled operand that is contiguous along k, each of whose rows is one span of the swizzle.
 __device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
   return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
 }
@@ -227,17 +227,17 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
 // stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
-// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row in which a lane addresses 16 bytes.
 __device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
 
-// Which 16 bytes of that row a lane names.
+// Which 16 bytes of that row a lane addresses.
 __device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
 
 // ---- kernel ----------------------------------------------------------------------------------
 // A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, (p + 1 - r) / 2, (q + 1 - s) / 2, k / 24 * 24 + c] * w[k / 24 * 24 + c, r, s, k % 24]
-//   over the taps for which these quotients are whole
+//   over the taps for which these quotients are whole numbers
 //
 // This is a dgrad: here, x is the gradient of y, and y is the gradient of x.
 // A is x, B is w, C is y.  wgmma takes B first, so that output channels run along its m.
@@ -256,25 +256,25 @@ __device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return la
 
 constexpr int K = 72;
 constexpr int group_k = 48;  // output channels of 2 groups that are multiplied as one
-constexpr int group_c = 48;  // and their input channels
+constexpr int group_c = 48;  // input channels, likewise
 constexpr int P = 112;
 constexpr int Q = 112;
 constexpr int R = 2;  // input rows that 2 output rows read
 constexpr int S = 2;  // input columns that 2 output columns read
 constexpr int strip = 28;
 constexpr int strips = 2;
-constexpr int width = 29;  // pixels of a halo tile's row: the strip and its halo
-constexpr int pixels = 96;  // of padded width, a consumer's part of a tile
-constexpr int channels = 64;  // output channels of it
+constexpr int width = 29;  // pixels in a halo tile's row: the strip and its halo
+constexpr int pixels = 96;  // in a consumer's part of a tile, including halo columns
+constexpr int channels = 64;  // output channels in that part
 constexpr int tile_channels = 192;
-constexpr int phase_rows = 2, phase_columns = 2;  // output pixels, one of each phase, whose channels they are
-constexpr int own_channels = 48;  // of each
-constexpr int n_tiles = 2;  // of output channels
+constexpr int phase_rows = 2, phase_columns = 2;  // pack the channels of one output pixel of each phase
+constexpr int own_channels = 48;  // channels of each
+constexpr int n_tiles = 2;  // tiles of output channels
 constexpr int tile_pixels = 96;
 constexpr int line_tiles = 17;  // tiles down a strip
 constexpr int tiles = 2176;  // of pixels, all images
 constexpr int channel_blocks = 1;
-constexpr int last_products = 3;  // of wgmma_k channels each: the last block has no more
+constexpr int last_products = 3;  // of wgmma_k channels each, in the last block of channels
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 3;
 constexpr int threads = 512;
@@ -282,7 +282,7 @@ constexpr int threads = 512;
 constexpr int producer_registers = 32;
 constexpr int consumer_registers = 160;
 constexpr int rings = 1;  // of stages: the consumers share each tile
-constexpr int stages = 2;  // halo tiles in flight, a ring
+constexpr int stages = 2;  // halo tiles in flight: a ring
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   halo tiles  1 ring x 2 stages x 22528
@@ -297,17 +297,17 @@ constexpr int stages = 2;  // halo tiles in flight, a ring
 // wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
 // barrier, a wait for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
-constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
-constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 row_bytes = 128;  // tile_k channels of a pixel or of an output channel: the swizzle's span
+constexpr u32 swizzle = 1;  // 128 bytes, as wgmma descriptors encode it
 constexpr u32 halo_tile_bytes = 22528;
-constexpr u32 halo_box_bytes = 22272;  // of a halo tile, what TMA brings
+constexpr u32 halo_box_bytes = 22272;  // bytes of a halo tile that TMA loads
 constexpr u32 filter_box_bytes = tile_channels * row_bytes;
 constexpr u32 filter_boxes = rings * stages * halo_tile_bytes;
-constexpr int epi_tile_pixels = 48;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
+constexpr int epi_tile_pixels = 48;  // y is stored in epilogue tiles of so many pixels by a consumer's channels
 constexpr u32 epi_tile_bytes = 6144;
 constexpr u32 filter_boxes_bytes = 98304;
 constexpr u32 epi_tiles = filter_boxes + filter_boxes_bytes;
-constexpr int slots = 2;  // of each consumer, for epilogue tiles of saved that arrive while the tensor cores work
+constexpr int slots = 2;  // per consumer, for epilogue tiles of saved loaded while the tensor cores work
 constexpr u32 slot_bytes = 6144;
 constexpr u32 operand_slots = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
@@ -326,12 +326,12 @@ __device__ __forceinline__ u32 place_saved(int row, int column) {
   return row * 128 + (column / 8 ^ (row & 7)) * chunk_bytes + column % 8 * 2;
 }
 
-// y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
+// y[n, p, q, k] before the epilogue: only its own window and group.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int n, int p, int q, int k) {
-  constexpr int Cg = 24;  // input channels of a group
+  constexpr int Cg = 24;  // input channels per group
   constexpr int H = 56;
   constexpr int W = 56;
-  constexpr int Kg = 24;  // output channels of a group
+  constexpr int Kg = 24;  // output channels per group
   constexpr int x_stride_n = 225792, x_stride_h = 4032, x_stride_w = 72, x_stride_group = 24;  // in elements
   constexpr int w_stride_g = 5184, w_stride_c = 216, w_stride_r = 72, w_stride_s = 24;  // in elements
   float sum = 0.0f;
@@ -386,8 +386,8 @@ void convgen_tma_halo_strided_dgrad(
   if (threadIdx.x == 0) {
     prefetch_tensormap(&a_map);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);  // each consumer
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);  // by each consumer
     }
     fence_mbarrier_init();
   }
@@ -395,21 +395,21 @@ void convgen_tma_halo_strided_dgrad(
   zero_shared(base + filter_boxes, base + epi_tiles);
   fence_proxy_async_shared();
   __syncthreads();
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x == consumers * warpgroup_threads) {
-      // ---- producer: halo tiles for each tile, rings in turn
+      // ---- producer: loads halo tiles for each tile, rings in turn
       const int c0 = k0 / group_k * group_c;
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         const int line0 = tile % line_tiles * tile_pixels;
         const int q0 = tile / line_tiles % strips * strip;
         const int n = tile / (line_tiles * strips);
-        const int use = turn / rings * channel_blocks;  // how often this ring was filled before
+        const int use = turn / rings * channel_blocks;  // how often this ring has been filled
         const int stage = turn % rings * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes;
         const u32 full = base + full_barriers + mbarrier_bytes * stage;
@@ -426,13 +426,13 @@ void convgen_tma_halo_strided_dgrad(
     const int lane = thread % warp_threads;
     const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = 0;
-    int use = 0;  // of the ring's stages
+    int use = 0;  // how often the ring's stages have been used
     // this block's filters: each tap with the phase that it reaches, the channels of a filter's group
     constexpr int channel_vectors = 6;
     constexpr int filter_s = 3;
     constexpr int group_pack = 2;  // groups that are multiplied as one
-    constexpr int Cg = 24;  // input channels of a group
-    constexpr int Kg = 24;  // output channels of a group
+    constexpr int Cg = 24;  // input channels per group
+    constexpr int Kg = 24;  // output channels per group
     constexpr int w_stride_g = 5184, w_stride_c = 216, w_stride_r = 72, w_stride_s = 24;  // in elements
     constexpr int filter_vectors = 1296;
     {
@@ -463,7 +463,7 @@ void convgen_tma_halo_strided_dgrad(
             const u32 place = ((-(r + 1) / 2 + 1) * S + -(s + 1) / 2 + 1) * filter_box_bytes + row * row_bytes + channel * 2;
             const u32 words[4] = {held[part].x, held[part].y, held[part].z, held[part].w};
 #pragma unroll
-            for (int e = 0; e < 8; ++e) {  // a row each
+            for (int e = 0; e < 8; ++e) {  // one row for each element
               const u32 own = place + e * row_bytes;
               st_shared_u16(base + filter_boxes + (own ^ (own >> 3 & 112)), u16(words[e / 2] >> e % 2 * 16));
             }
@@ -478,7 +478,7 @@ void convgen_tma_halo_strided_dgrad(
       const int line0 = tile % line_tiles * tile_pixels;
       const int q0 = tile / line_tiles % strips * strip;
       const int n = tile / (line_tiles * strips);
-      // the operands of the next epilogue tile, asked for while the tensor cores work
+      // request the next epilogue tile's operands while the tensor cores work
       const auto request = [&](int first) {
         if (first < pixels) {
           const u32 slot = base + operand_slots + (consumer * slots + first / epi_tile_pixels % slots) * slot_bytes;
@@ -525,8 +525,8 @@ void convgen_tma_halo_strided_dgrad(
       if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
       ++use;
 
-      // a zero between packed groups or phases makes a NaN of an infinity or NaN
-      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
+      // a zero between packed groups or phases turns infinities into NaNs and spreads NaNs
+      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // the neutral element; NaN if a sum is
 #pragma unroll
       for (int i = 0; i < pixels / 2; ++i) {
         total[i % 4] += acc[i];
@@ -558,12 +558,12 @@ void convgen_tma_halo_strided_dgrad(
 #pragma unroll
       for (int first = 0; first < pixels; first += epi_tile_pixels) {
         cp_async_wait_group<slots - 1>();
-        sync_consumer(consumer);  // the epilogue tile's last pixels are stored, and its operands are there
+        sync_consumer(consumer);  // the epilogue tile's previous pixels have been stored, and its operands have arrived
         const u32 tile_saved = base + operand_slots + (consumer * slots + first / epi_tile_pixels % slots) * slot_bytes;
 #pragma unroll
         for (int j = 0; j < epi_tile_pixels / 16; ++j) {
           const int pixel = j * 16 + stmatrix_trans_row(lane);
-          const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // of 16 bytes
+          const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ (pixel & 7);  // in chunks of 16 bytes
           const u32 place = epi_tile_base + pixel * (channels * 2) + column * chunk_bytes;
           const float* sums = &acc[first / 2 + j * 8];
           float v[8];

@@ -28,11 +28,11 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
-constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
+constexpr int swizzle_alignment = 1024;  // of tiles: a 128-byte swizzle repeats after so many bytes
 constexpr int wgmma_m = 64;  // rows of its accumulators
-constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
-constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
+constexpr int warp_rows = 16;  // of wgmma's accumulators, per warp
+constexpr int wgmma_k = 16;  // 2-byte elements that one instruction sums over
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -46,7 +46,7 @@ __device__ __forceinline__ void stmatrix_x4(u32 address, u32 r0, u32 r1, u32 r2,
                :: "r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -93,7 +93,7 @@ __device__ __forceinline__ void tma_load_im2col_4d(u32 destination, const Tensor
                :: "r"(destination), "l"(map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(n), "h"(offset_w), "h"(offset_h) : "memory");
 }
 
-// Stores a box to (c0, c1, ...), innermost first; what lies outside the tensor is not written.
+// Stores a box to (c0, c1, ...), innermost first; elements outside the tensor are not written.
 __device__ __forceinline__ void tma_store_tile_2d(const TensorMap* map, u32 source, int c0, int c1) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];"
                :: "l"(map), "r"(source), "r"(c0), "r"(c1) : "memory");
@@ -107,20 +107,20 @@ __device__ __forceinline__ void bulk_wait_group_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(pending) : "memory");
 }
 
-// Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
+// Orders this thread's ordinary writes to shared memory before asynchronous reads of the same memory.
 __device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `pending` of this warpgroup's MMA groups are under way.
+// Waits until at most `pending` of this warpgroup's MMA groups are in flight.
 template <int pending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 64 over 16, a and b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 64 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n64k16_f32_f16_f16(float (&d)[32], u64 a, u64 b, u32 accumulate) {
@@ -139,11 +139,11 @@ __device__ __forceinline__ void wgmma_m64n64k16_f32_f16_f16(float (&d)[32], u64 
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
-// Gives registers back: from here each thread of the warpgroup has `registers` of them.
+// Releases registers: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(registers)); }
 
-// Takes registers that others gave back: from here each thread of the warpgroup has `registers` of them.
+// Acquires registers that others released: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(registers)); }
 
@@ -151,7 +151,7 @@ __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -167,31 +167,31 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
-// for as many bytes more.
+// The first address of shared memory where a swizzled tile may begin: swizzles depend on absolute addresses.  The launch
+// requests as many extra bytes.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
-// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
-// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// from one block of it to the next.  In a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; in one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
 // the next 8, and `leading_bytes` from one span of the swizzle to the next.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format is in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+// The same for a swizzled operand that is contiguous along k, each of whose rows is one span of the swizzle.
 __device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
   return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
 }
 
 // stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
-// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+// accumulators of 16 rows by 16 columns.  This is the row in which a lane addresses 16 bytes.
 __device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
 
-// Which 16 bytes of that row a lane names.
+// Which 16 bytes of that row a lane addresses.
 __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 16; }
 
 // ---- kernel ----------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ constexpr int Q = 17;
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 64;
 constexpr int tile_n = 64;
-constexpr int tile_k = 64;  // channels of one tap
+constexpr int tile_k = 64;  // channels of one tap in a k step
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
@@ -224,8 +224,8 @@ constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int S = 3;
 constexpr int channel_blocks = 1;
-constexpr int row_k_blocks = S * channel_blocks;  // of a row of taps
-constexpr int own_rows = 64;  // of a tile, for each consumer
+constexpr int row_k_blocks = S * channel_blocks;  // per row of taps
+constexpr int own_rows = 64;  // rows of the tile per consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         4 stages x 64 pixels x 128
@@ -238,33 +238,33 @@ constexpr int own_rows = 64;  // of a tile, for each consumer
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
 // barrier, a wait for the phase before the first one returns at once.
-constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
-constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 row_bytes = 128;  // tile_k channels of a pixel or of an output channel: the swizzle's span
+constexpr u32 swizzle = 1;  // 128 bytes, as wgmma descriptors encode it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
-constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
+constexpr int epi_tile_n = 64;  // y is stored in epilogue tiles of 64 pixels by this many channels; a consumer has two
 constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 constexpr u32 turn_barriers = empty_barriers + mbarrier_bytes * stages;
 
-// Rows of taps: under rows `first` to `end`, some of a tile's pixels have x; under the other rows is only padding.
+// Rows of taps: under rows `first` to `end`, some of a tile's pixels read x; under the others, all read only padding.
 struct TapRows {
   int first, end;
 };
 __device__ __forceinline__ TapRows tap_rows_of(int tile) {
   const int m0 = tile / n_tiles * tile_m;
   const int last_m = min(m0 + tile_m, GEMM_M) - 1;
-  constexpr int pixels = 17;  // of y, of each p
+  constexpr int pixels = 17;  // of y in each p
   constexpr int x_rows = 17;
   constexpr int tap_rows = 3;
-  constexpr int apart = 12;  // rows of x from a row of taps to the next
+  constexpr int apart = 12;  // rows of x between neighboring rows of taps
   constexpr int before = 12;  // rows of padding
   constexpr int y_rows = 17;
   constexpr int image_pixels = y_rows * pixels;
-  const bool one_image = m0 / image_pixels == last_m / image_pixels;  // else its pixels may have any p
+  const bool one_image = m0 / image_pixels == last_m / image_pixels;  // if not, its pixels may have any p
   const int first_p = one_image ? m0 % image_pixels / pixels : 0;
   const int last_p = one_image ? last_m % image_pixels / pixels : y_rows - 1;
   const int first = min(max(apart - 1 + before - last_p, 0) / apart, tap_rows - 1);
@@ -272,7 +272,7 @@ __device__ __forceinline__ TapRows tap_rows_of(int tile) {
   return {first, max(end, first + 1)};
 }
 
-// k blocks of a tile, which need not exist.
+// The number of k blocks in a tile, which may be past the last one.
 __device__ __forceinline__ int k_blocks_of(int tile) {
   const TapRows rows = tap_rows_of(min(tile, m_tiles * n_tiles - 1));
   return (rows.end - rows.first) * row_k_blocks;
@@ -299,15 +299,16 @@ void convgen_tma_im2col_dilated_far(
     prefetch_tensormap(&b_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // its tile's consumer
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // by its tile's consumer
     }
-    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + mbarrier_bytes * i, 1);  // the one before
+    // each turn is passed on by the consumer before
+    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + mbarrier_bytes * i, 1);
     fence_mbarrier_init();
     mbarrier_arrive(base + turn_barriers);  // consumer 0 begins
   }
   __syncthreads();
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -316,7 +317,7 @@ void convgen_tma_im2col_dilated_far(
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
-    u32 parity = 1;  // all stages are free
+    u32 parity = 1;  // the first wait on each empty barrier returns at once: all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int k_blocks = k_blocks_of(tile);
       const int m0 = tile / n_tiles * tile_m;
@@ -357,7 +358,7 @@ void convgen_tma_im2col_dilated_far(
     const int lane = thread % warp_threads;
     int epi_tile = 0;
     u32 turn = 0;
-    u32 first_step = 0;  // its steps begin where those of the other consumers' tiles end
+    u32 first_step = 0;  // in the ring's order: its steps follow those of the other consumers' tiles
     for (int i = 0; i < consumer; ++i) first_step += k_blocks_of(blockIdx.x + i * gridDim.x);
     for (int tile = blockIdx.x + consumer * gridDim.x; tile < m_tiles * n_tiles; tile += consumers * gridDim.x) {
       const int k_blocks = k_blocks_of(tile);
@@ -382,7 +383,7 @@ void convgen_tma_im2col_dilated_far(
               k_major_descriptor(b_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
         }
         wgmma_commit_group();
-        // the step before is done when at most this one is under way: its stage may be filled again
+        // once at most this step's products are in flight, the previous step is done and its stage can be refilled
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
@@ -397,13 +398,13 @@ void convgen_tma_im2col_dilated_far(
 
       // a fragment's rows are pixels, its columns are channels
       const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-      // the epilogue tile is free when at most the other one is still being read
+      // the epilogue tile is free once at most the other one is still being read
       if (thread == 0) bulk_wait_group_read<1>();
       sync_consumer(consumer);
       const int row = warp * warp_rows + stmatrix_row(lane);
 #pragma unroll
       for (int j = 0; j < epi_tile_n / 16; ++j) {
-        const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
+        const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // in chunks of 16 bytes
         const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * chunk_bytes;
         const float* v = &acc[0][j * 8];
         stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
@@ -417,7 +418,7 @@ void convgen_tma_im2col_dilated_far(
       }
       epi_tile ^= 1;
     }
-    // the epilogue tiles must outlive the stores' reads
+    // shared memory must stay valid until the stores have read the epilogue tiles
     if (thread == 0) bulk_wait_group_read<0>();
   }
 }

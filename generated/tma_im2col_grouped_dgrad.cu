@@ -33,11 +33,11 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
-constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
+constexpr int swizzle_alignment = 1024;  // of tiles: a 128-byte swizzle repeats after so many bytes
 constexpr int wgmma_m = 64;  // rows of its accumulators
-constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
-constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
+constexpr int warp_rows = 16;  // of wgmma's accumulators, per warp
+constexpr int wgmma_k = 16;  // 2-byte elements that one instruction sums over
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -58,7 +58,7 @@ __device__ __forceinline__ void stmatrix_x4_trans(u32 address, u32 r0, u32 r1, u
                :: "r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -109,13 +109,13 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `pending` of this warpgroup's MMA groups are under way.
+// Waits until at most `pending` of this warpgroup's MMA groups are in flight.
 template <int pending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 128 over 16, a and b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 128 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n128k16_f32_f16_f16(float (&d)[64], u64 a, u64 b, u32 accumulate) {
@@ -140,11 +140,11 @@ __device__ __forceinline__ void wgmma_m64n128k16_f32_f16_f16(float (&d)[64], u64
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
-// Gives registers back: from here each thread of the warpgroup has `registers` of them.
+// Releases registers: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(registers)); }
 
-// Takes registers that others gave back: from here each thread of the warpgroup has `registers` of them.
+// Acquires registers that others released: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(registers)); }
 
@@ -152,7 +152,7 @@ __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -174,22 +174,22 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
-// for as many bytes more.
+// The first address of shared memory where a swizzled tile may begin: swizzles depend on absolute addresses.  The launch
+// requests as many extra bytes.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
-// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
-// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// from one block of it to the next.  In a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; in one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
 // the next 8, and `leading_bytes` from one span of the swizzle to the next.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format is in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+// The same for a swizzled operand that is contiguous along k, each of whose rows is one span of the swizzle.
 __device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
   return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
 }
@@ -206,23 +206,23 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 __device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
 
 // stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
-// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row in which a lane addresses 16 bytes.
 __device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
 
-// Which 16 bytes of that row a lane names.
+// Which 16 bytes of that row a lane addresses.
 __device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
 
 // ---- kernel ----------------------------------------------------------------------------------
-// w from g c r s k_in_group to k r s c, 8 channels of 64, zeros for the other groups': eight channels a thread.
+// w from g c r s k_in_group to k r s c, 8 channels of 64, zeros for the other groups': eight channels per thread.
 __device__ __forceinline__ void prepare_w(const u16* source, u16* target, int block) {
   constexpr int channel_vectors = 8;
   constexpr int group_pack = 8;  // groups that are multiplied as one
-  constexpr int Cg = 8;  // input channels of a group
-  constexpr int Kg = 8;  // output channels of a group
+  constexpr int Cg = 8;  // input channels per group
+  constexpr int Kg = 8;  // output channels per group
   constexpr int R = 3;
   constexpr int S = 3;
   constexpr int source_stride_g = 576, source_stride_c = 72, source_stride_r = 24, source_stride_s = 8;  // in elements
-  constexpr int vectors = 18432;  // of the target
+  constexpr int vectors = 18432;  // in the target
   constexpr int block_threads = 256;
   const int number = block * block_threads + threadIdx.x;
   if (number >= vectors) return;
@@ -247,7 +247,7 @@ void convgen_tma_im2col_grouped_dgrad_prepare(
     const u16* w,
     u16* prepared_w
 ) {
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes, and reads
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its writes and reads
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   prepare_w(w, prepared_w, blockIdx.x);
@@ -267,17 +267,17 @@ void convgen_tma_im2col_grouped_dgrad_prepare(
 // Pixels outside x arrive as zeros; that is the padding.
 
 constexpr int GEMM_M = 200704;
-constexpr int phase_m = 50176;  // of a phase
+constexpr int phase_m = 50176;  // pixels per phase
 constexpr int P = 56;
 constexpr int Q = 56;
-constexpr int walk_p = 28;  // rows of an image, as pixels are walked
-constexpr int walk_q = 28;  // pixels of a row, as they are walked
+constexpr int walk_p = 28;  // rows of an image, in the order of the walk
+constexpr int walk_q = 28;  // pixels of a row, in the order of the walk
 constexpr int GEMM_N = 256;
 constexpr int group_n = 64;  // output channels of 8 groups that are multiplied as one
-constexpr int group_channels = 64;  // and their input channels
+constexpr int group_channels = 64;  // input channels, likewise
 constexpr int tile_m = 128;
 constexpr int tile_n = 64;
-constexpr int tile_k = 64;  // channels of one tap
+constexpr int tile_k = 64;  // channels of one tap in a k step
 constexpr int stages = 3;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
@@ -288,7 +288,7 @@ constexpr int consumer_registers = 232;
 constexpr int m_tiles = (phase_m + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 1;
-constexpr int own_rows = 64;  // output channels of a tile, for each consumer: wgmma's m
+constexpr int own_rows = 64;  // output channels per consumer: wgmma's m
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         3 stages x 128 pixels x 128
@@ -301,12 +301,12 @@ constexpr int own_rows = 64;  // output channels of a tile, for each consumer: w
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
 // barrier, a wait for the phase before the first one returns at once.
-constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
-constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 row_bytes = 128;  // tile_k channels of a pixel or of an output channel: the swizzle's span
+constexpr u32 swizzle = 1;  // 128 bytes, as wgmma descriptors encode it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
-constexpr int epi_tile_m = 64;  // y leaves in epilogue tiles of this many pixels by 64 channels; a consumer has two
+constexpr int epi_tile_m = 64;  // y is stored in epilogue tiles of this many pixels by 64 channels; a consumer has two
 constexpr int epi_tile_n = wgmma_m;
 constexpr u32 epi_tile_bytes = epi_tile_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
@@ -319,7 +319,7 @@ struct Phase {
   int steps;  // of the k loop
   int p, q;  // the first pixel
   int r, s;  // the first tap that reaches it
-  int r_taps, s_taps;  // how many do
+  int r_taps, s_taps;  // how many taps reach it
   int r_offset, s_offset;  // where the first tap's pixels are in the box
 };
 constexpr int phase_count = 4;
@@ -330,7 +330,7 @@ __constant__ Phase phases[phase_count] = {
     {1, 0, 0, 1, 1, 1, 1, 0, 0},
 };
 
-// The pixel of y, of all its pixels, that is pixel m of a phase.
+// The index, among all pixels of y, of pixel m of a phase.
 __device__ __forceinline__ int pixel_of(int m, const Phase& phase) {
   const int n = m / (walk_p * walk_q);
   const int p = ((m / walk_q) % walk_p) * 2 + phase.p;
@@ -338,17 +338,17 @@ __device__ __forceinline__ int pixel_of(int m, const Phase& phase) {
   return n * P * Q + p * Q + q;
 }
 
-// The k steps of a block's tile, which need not exist.
+// The number of k steps in a block's tile, which may be past the last one.
 __device__ __forceinline__ int steps_of(int work) {
   return phases[min(work / (m_tiles * n_tiles), phase_count - 1)].steps;
 }
 
-// y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
+// y[n, p, q, k] before the epilogue: only its own window and group.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int gemm_m, int k) {
-  constexpr int Cg = 8;  // input channels of a group
+  constexpr int Cg = 8;  // input channels per group
   constexpr int H = 28;
   constexpr int W = 28;
-  constexpr int Kg = 8;  // output channels of a group
+  constexpr int Kg = 8;  // output channels per group
   constexpr int R = 3;
   constexpr int S = 3;
   constexpr int x_stride_n = 200704, x_stride_h = 7168, x_stride_w = 256, x_stride_group = 8;  // in elements
@@ -401,15 +401,16 @@ void convgen_tma_im2col_grouped_dgrad(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // its tile's consumer
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // by its tile's consumer
     }
-    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + mbarrier_bytes * i, 1);  // the one before
+    // each turn is passed on by the consumer before
+    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + mbarrier_bytes * i, 1);
     fence_mbarrier_init();
     mbarrier_arrive(base + turn_barriers);  // consumer 0 begins
   }
   __syncthreads();
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -418,7 +419,7 @@ void convgen_tma_im2col_grouped_dgrad(
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
-    u32 parity = 1;  // all stages are free
+    u32 parity = 1;  // the first wait on each empty barrier returns at once: all stages are free
     for (int work = blockIdx.x; work < phase_count * m_tiles * n_tiles; work += gridDim.x) {
       const Phase phase = phases[work / (m_tiles * n_tiles)];
       const int tile = work % (m_tiles * n_tiles);
@@ -462,7 +463,7 @@ void convgen_tma_im2col_grouped_dgrad(
     const int lane = thread % warp_threads;
     int epi_tile = 0;
     u32 turn = 0;
-    u32 first_step = 0;  // its steps begin where those of the other consumers' tiles end
+    u32 first_step = 0;  // in the ring's order: its steps follow those of the other consumers' tiles
     for (int i = 0; i < consumer; ++i) first_step += steps_of(blockIdx.x + i * gridDim.x);
     for (int work = blockIdx.x + consumer * gridDim.x; work < phase_count * m_tiles * n_tiles; work += consumers * gridDim.x) {
       const Phase phase = phases[work / (m_tiles * n_tiles)];
@@ -489,7 +490,7 @@ void convgen_tma_im2col_grouped_dgrad(
               k_major_descriptor(a_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
         }
         wgmma_commit_group();
-        // the step before is done when at most this one is under way: its stage may be filled again
+        // once at most this step's products are in flight, the previous step is done and its stage can be refilled
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
@@ -498,15 +499,15 @@ void convgen_tma_im2col_grouped_dgrad(
           parity ^= 1;
         }
       }
-      // with one k step a tile, nothing else keeps a slow warp from missing the next turn and the one behind it
+      // with one k step per tile, only this barrier keeps a slow warp from missing two turns in a row
       sync_consumer(consumer);
       if (thread == 0) mbarrier_arrive(base + turn_barriers + mbarrier_bytes * ((consumer + 1) % consumers));
       wgmma_wait_group<0>();
       if (thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
 
       // a fragment's rows are channels, its columns are pixels
-      // a zero between packed groups makes a NaN of an infinity or NaN
-      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
+      // a zero between packed groups turns infinities into NaNs and spreads NaNs
+      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // the neutral element; NaN if a sum is
 #pragma unroll
       for (int i = 0; i < own_rows / wgmma_m * (tile_m / 2); ++i) {
         total[i % 4] += acc[i / (tile_m / 2)][i % (tile_m / 2)];
@@ -537,7 +538,7 @@ void convgen_tma_im2col_grouped_dgrad(
 #pragma unroll
       for (int first_column = 0; first_column < tile_m; first_column += epi_tile_m) {
         const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-        const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ matrix_row(lane);  // of 16 bytes
+        const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ matrix_row(lane);  // in chunks of 16 bytes
 #pragma unroll
         for (int j = 0; j < epi_tile_m / 16; ++j) {
           const int row = j * 16 + stmatrix_trans_row(lane);

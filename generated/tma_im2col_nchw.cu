@@ -32,8 +32,8 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
-constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
+constexpr int swizzle_alignment = 1024;  // of tiles: a 128-byte swizzle repeats after so many bytes
 constexpr int wgmma_m = 64;  // rows of its accumulators
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -63,7 +63,7 @@ __device__ __forceinline__ void stmatrix_x4_trans(u32 address, u32 r0, u32 r1, u
                :: "r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -110,7 +110,7 @@ __device__ __forceinline__ void tma_load_im2col_4d(u32 destination, const Tensor
                :: "r"(destination), "l"(map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(n), "h"(offset_w), "h"(offset_h) : "memory");
 }
 
-// Stores a box to (c0, c1, ...), innermost first; what lies outside the tensor is not written.
+// Stores a box to (c0, c1, ...), innermost first; elements outside the tensor are not written.
 __device__ __forceinline__ void tma_store_tile_3d(const TensorMap* map, u32 source, int c0, int c1, int c2) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];"
                :: "l"(map), "r"(source), "r"(c0), "r"(c1), "r"(c2) : "memory");
@@ -124,20 +124,20 @@ __device__ __forceinline__ void bulk_wait_group_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(pending) : "memory");
 }
 
-// Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
+// Orders this thread's ordinary writes to shared memory before asynchronous reads of the same memory.
 __device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `pending` of this warpgroup's MMA groups are under way.
+// Waits until at most `pending` of this warpgroup's MMA groups are in flight.
 template <int pending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 64 over 16, a and b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 64 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n64k16_f32_f16_f16(float (&d)[32], u64 a, u64 b, u32 accumulate) {
@@ -156,11 +156,11 @@ __device__ __forceinline__ void wgmma_m64n64k16_f32_f16_f16(float (&d)[32], u64 
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
-// Gives registers back: from here each thread of the warpgroup has `registers` of them.
+// Releases registers: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(registers)); }
 
-// Takes registers that others gave back: from here each thread of the warpgroup has `registers` of them.
+// Acquires registers that others released: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(registers)); }
 
@@ -168,7 +168,7 @@ __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -184,22 +184,22 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
-// for as many bytes more.
+// The first address of shared memory where a swizzled tile may begin: swizzles depend on absolute addresses.  The launch
+// requests as many extra bytes.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
-// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
-// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// from one block of it to the next.  In a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; in one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
 // the next 8, and `leading_bytes` from one span of the swizzle to the next.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format is in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+// The same for a swizzled operand that is contiguous along k, each of whose rows is one span of the swizzle.
 __device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
   return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
 }
@@ -209,10 +209,10 @@ __device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u3
 __device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
 
 // stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
-// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row in which a lane addresses 16 bytes.
 __device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
 
-// Which 16 bytes of that row a lane names.
+// Which 16 bytes of that row a lane addresses.
 __device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
 
 // ---- kernel ----------------------------------------------------------------------------------
@@ -223,11 +223,11 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
   constexpr int channels = 3;
   constexpr int columns = 1024;  // neighbors in the source
   constexpr int tile_columns = 1024;
-  constexpr int vector = 8;  // elements of a load
-  constexpr int loads = 1024;  // of a tile
-  constexpr int in_flight = 4;  // of a thread
+  constexpr int vector = 8;  // elements per load
+  constexpr int loads = 1024;  // per tile
+  constexpr int in_flight = 4;  // per thread
   constexpr int block_threads = 256;
-  constexpr u32 pitch = 2048;  // bytes of a channel in shared memory
+  constexpr u32 pitch = 2048;  // bytes per channel in shared memory
   const int c0 = 0;
   const int column0 = 0;
   const int batch = block;
@@ -253,7 +253,7 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
       const int column = at % (tile_columns / vector) * vector;
       const int pixel = column0 + column;
       if (at < loads && c0 + c < channels && pixel < columns) {
-        // chunks of 16 bytes change places by the channel, so that the columns read below lie in banks of their own
+        // chunks of 16 bytes are permuted by the channel, so that the columns read below lie in different banks
         const u32 place = tile + c * pitch + ((column / 8 ^ c / 8 % 8) * chunk_bytes + column % 8 * 2);
         st_shared_v4_u32(place, held[i]);
       }
@@ -283,11 +283,11 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
   constexpr int channels = 3;
   constexpr int columns = 9;  // neighbors in the source
   constexpr int tile_columns = 9;
-  constexpr int vector = 1;  // elements of a load
-  constexpr int loads = 72;  // of a tile
-  constexpr int in_flight = 1;  // of a thread
+  constexpr int vector = 1;  // elements per load
+  constexpr int loads = 72;  // per tile
+  constexpr int in_flight = 1;  // per thread
   constexpr int block_threads = 256;
-  constexpr u32 pitch = 18;  // bytes of a channel in shared memory
+  constexpr u32 pitch = 18;  // bytes per channel in shared memory
   const int c0 = 0;
   const int column0 = 0;
   const int batch = block;
@@ -298,14 +298,14 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
     u16 held[in_flight];
     {
       const int at = first;
-      // the tile's channels are one run
+      // the tile's channels are contiguous
       if (at < loads && at * vector < (channels - c0) * columns) {
         held[0] = source[at];
       }
     }
     {
       const int at = first;
-      // the tile's channels are one run
+      // the tile's channels are contiguous
       if (at < loads && at * vector < (channels - c0) * columns) {
         const u32 place = tile + at * (2 * vector);
         st_shared_u16(place, held[0]);
@@ -329,7 +329,7 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
   }
 }
 
-constexpr int end_of_x = 8;  // of the blocks that lay it out
+constexpr int end_of_x = 8;  // end of the range of blocks that write it
 // Lays x and w out as the kernel below reads them.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_tma_im2col_nchw_prepare(
@@ -340,7 +340,7 @@ void convgen_tma_im2col_nchw_prepare(
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 tile = shared_address(shared_memory);
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes, and reads
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its writes and reads
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   if (blockIdx.x < end_of_x) {
@@ -367,7 +367,7 @@ constexpr int Q = 32;
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 128;
 constexpr int tile_n = 64;
-constexpr int tile_k = 16;  // channels of one tap
+constexpr int tile_k = 16;  // channels of one tap in a k step
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
@@ -375,7 +375,7 @@ constexpr int threads = 384;
 // registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
-constexpr int plane = 1024;  // pixels of an image: a channel's are neighbors in y
+constexpr int plane = 1024;  // pixels of an image; a channel's pixels are contiguous in y
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int R = 3;
@@ -384,7 +384,7 @@ constexpr int channel_blocks = 1;
 constexpr int k_blocks = R * S * channel_blocks;
 constexpr int blocks_a_stage = 3;  // k steps that share a stage
 constexpr int k_stages = k_blocks / blocks_a_stage;
-constexpr int own_rows = 64;  // of a tile, for each consumer
+constexpr int own_rows = 64;  // rows of the tile per consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         4 stages x 3 k blocks x 128 pixels x 32
@@ -397,14 +397,14 @@ constexpr int own_rows = 64;  // of a tile, for each consumer
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
 // barrier, a wait for the phase before the first one returns at once.
-constexpr u32 row_bytes = 32;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
-constexpr u32 swizzle = 3;  // of 32 bytes, in the code of wgmma's descriptors
+constexpr u32 row_bytes = 32;  // tile_k channels of a pixel or of an output channel: the swizzle's span
+constexpr u32 swizzle = 3;  // 32 bytes, as wgmma descriptors encode it
 constexpr u32 a_box_bytes = tile_m * row_bytes;
 constexpr u32 b_box_bytes = tile_n * row_bytes;
 constexpr u32 a_tile_bytes = blocks_a_stage * a_box_bytes;
 constexpr u32 b_tile_bytes = blocks_a_stage * b_box_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
-constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
+constexpr int epi_tile_n = 64;  // y is stored in epilogue tiles of 64 pixels by this many channels; a consumer has two
 constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
@@ -431,13 +431,13 @@ void convgen_tma_im2col_nchw(
     prefetch_tensormap(&b_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);  // each consumer
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);  // by each consumer
     }
     fence_mbarrier_init();
   }
   __syncthreads();
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -446,7 +446,7 @@ void convgen_tma_im2col_nchw(
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
-    u32 parity = 1;  // all stages are free
+    u32 parity = 1;  // the first wait on each empty barrier returns at once: all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
@@ -508,7 +508,7 @@ void convgen_tma_im2col_nchw(
               k_major_descriptor(b_box, row_bytes, swizzle), step != 0 || box > 0);
         }
         wgmma_commit_group();
-        // the step before is done when at most this one is under way: its stage may be filled again
+        // once at most this step's products are in flight, the previous step is done and its stage can be refilled
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
@@ -522,10 +522,10 @@ void convgen_tma_im2col_nchw(
 
       // a fragment's rows are pixels, its columns are channels
       const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-      // the epilogue tile is free when at most the other one is still being read
+      // the epilogue tile is free once at most the other one is still being read
       if (thread == 0) bulk_wait_group_read<1>();
       sync_consumer(consumer);
-      const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ matrix_row(lane);  // of 8 pixels
+      const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ matrix_row(lane);  // in chunks of 8 pixels
 #pragma unroll
       for (int j = 0; j < epi_tile_n / 16; ++j) {
         const int row = j * 16 + stmatrix_trans_row(lane);
@@ -543,7 +543,7 @@ void convgen_tma_im2col_nchw(
       }
       epi_tile ^= 1;
     }
-    // the epilogue tiles must outlive the stores' reads
+    // shared memory must stay valid until the stores have read the epilogue tiles
     if (thread == 0) bulk_wait_group_read<0>();
   }
 }

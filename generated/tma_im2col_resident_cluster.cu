@@ -30,11 +30,11 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
-constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
+constexpr int swizzle_alignment = 1024;  // of tiles: a 128-byte swizzle repeats after so many bytes
 constexpr int wgmma_m = 64;  // rows of its accumulators
-constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
-constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
+constexpr int warp_rows = 16;  // of wgmma's accumulators, per warp
+constexpr int wgmma_k = 16;  // 2-byte elements that one instruction sums over
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -48,7 +48,7 @@ __device__ __forceinline__ void stmatrix_x4(u32 address, u32 r0, u32 r1, u32 r2,
                :: "r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -104,7 +104,7 @@ __device__ __forceinline__ void tma_load_tile_3d(u32 destination, const TensorMa
                :: "r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2) : "memory");
 }
 
-// Stores a box to (c0, c1, ...), innermost first; what lies outside the tensor is not written.
+// Stores a box to (c0, c1, ...), innermost first; elements outside the tensor are not written.
 __device__ __forceinline__ void tma_store_tile_2d(const TensorMap* map, u32 source, int c0, int c1) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];"
                :: "l"(map), "r"(source), "r"(c0), "r"(c1) : "memory");
@@ -118,20 +118,20 @@ __device__ __forceinline__ void bulk_wait_group_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(pending) : "memory");
 }
 
-// Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
+// Orders this thread's ordinary writes to shared memory before asynchronous reads of the same memory.
 __device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `pending` of this warpgroup's MMA groups are under way.
+// Waits until at most `pending` of this warpgroup's MMA groups are in flight.
 template <int pending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 112 over 16, a and b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 112 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n112k16_f32_f16_f16(float (&d)[56], u64 a, u64 b, u32 accumulate) {
@@ -155,11 +155,11 @@ __device__ __forceinline__ void wgmma_m64n112k16_f32_f16_f16(float (&d)[56], u64
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
-// Gives registers back: from here each thread of the warpgroup has `registers` of them.
+// Releases registers: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(registers)); }
 
-// Takes registers that others gave back: from here each thread of the warpgroup has `registers` of them.
+// Acquires registers that others released: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(registers)); }
 
@@ -179,7 +179,7 @@ __device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -195,31 +195,31 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
-// for as many bytes more.
+// The first address of shared memory where a swizzled tile may begin: swizzles depend on absolute addresses.  The launch
+// requests as many extra bytes.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
-// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
-// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// from one block of it to the next.  In a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; in one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
 // the next 8, and `leading_bytes` from one span of the swizzle to the next.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format is in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+// The same for a swizzled operand that is contiguous along k, each of whose rows is one span of the swizzle.
 __device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
   return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
 }
 
-// Which pair a lane's matrix for ldmatrix is of.
+// Which pair contains the matrix that a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 
 // stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
-// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+// accumulators of 16 rows by 16 columns.  This is the row in which a lane addresses 16 bytes.
 __device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
 
 // ---- kernel ----------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ constexpr int GEMM_M = 215475;
 constexpr int GEMM_N = 440;
 constexpr int tile_m = 64;
 constexpr int tile_n = 112;
-constexpr int tile_k = 64;  // channels of one tap
+constexpr int tile_k = 64;  // channels of one tap in a k step
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
@@ -245,11 +245,11 @@ constexpr int cluster = 4;  // blocks of the same pixels, neighboring channel ti
 constexpr u16 whole_cluster = (1 << cluster) - 1;
 constexpr int a_slice = tile_m / cluster;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
-constexpr int n_tiles = (GEMM_N + cluster * tile_n - 1) / (cluster * tile_n);  // of a cluster
+constexpr int n_tiles = (GEMM_N + cluster * tile_n - 1) / (cluster * tile_n);  // each for a whole cluster
 constexpr int channel_blocks = 2;
-constexpr int last_products = 3;  // of wgmma_k channels each: the last block has no more
+constexpr int last_products = 3;  // of wgmma_k channels each, in the last block of channels
 constexpr int k_blocks = channel_blocks;
-constexpr int own_rows = 64;  // of a tile, for each consumer
+constexpr int own_rows = 64;  // rows of the tile per consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         4 stages x 64 pixels x 128
@@ -262,18 +262,18 @@ constexpr int own_rows = 64;  // of a tile, for each consumer
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
 // barrier, a wait for the phase before the first one returns at once.
-constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
-constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 row_bytes = 128;  // tile_k channels of a pixel or of an output channel: the swizzle's span
+constexpr u32 swizzle = 1;  // 128 bytes, as wgmma descriptors encode it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 a_slice_bytes = a_slice * row_bytes;
-constexpr u32 b_tiles = stages * a_tile_bytes;  // of all k steps: B stays, once it is loaded
-constexpr int epi_tile_n = 112;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
+constexpr u32 b_tiles = stages * a_tile_bytes;  // for all k steps: B is loaded once and stays
+constexpr int epi_tile_n = 112;  // y is stored in epilogue tiles of 64 pixels by this many channels; a consumer has two
 constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = b_tiles + k_blocks * b_tile_bytes;
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
-constexpr u32 b_barrier = empty_barriers + mbarrier_bytes * stages;  // on which B arrives
+constexpr u32 b_barrier = empty_barriers + mbarrier_bytes * stages;  // B has arrived
 constexpr u32 turn_barriers = b_barrier + mbarrier_bytes;
 
 // A barrier for the 128 threads of one consumer.
@@ -301,18 +301,19 @@ void convgen_tma_im2col_resident_cluster(
     prefetch_tensormap(&b_last_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, cluster);  // its tile's consumer in each block
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, cluster);  // by its tile's consumer in each block
     }
-    mbarrier_init(base + b_barrier, 1);  // the producer
-    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + mbarrier_bytes * i, 1);  // the one before
+    mbarrier_init(base + b_barrier, 1);  // by the producer
+    // each turn is passed on by the consumer before
+    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + mbarrier_bytes * i, 1);
     fence_mbarrier_init();
     mbarrier_arrive(base + turn_barriers);  // consumer 0 begins
   }
   cluster_arrive_relaxed();
   cluster_wait();
   const int rank = cluster_ctarank();
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -320,12 +321,12 @@ void convgen_tma_im2col_resident_cluster(
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * warpgroup_threads) return;
-    const int n0 = rank * tile_n;  // of all of this block's tiles
-    // no rows past the last output channel: TMA is slow to make up such rows
+    const int n0 = rank * tile_n;  // the same for all of this block's tiles
+    // load no rows past the last output channel: TMA is slow to fill them with zeros
     const int b_left = GEMM_N - n0;
     const TensorMap* b_box_map = b_left < tile_n ? &b_last_map : &b_map;
     const u32 b_bytes = max(0, min(tile_n, b_left)) * row_bytes;
-    // B, once for all tiles
+    // load B once, for all tiles
     mbarrier_arrive_expect_tx(base + b_barrier, k_blocks * b_bytes);
     for (int i = 0, c = 0; i < k_blocks; ++i) {
       const u32 b_box = base + b_tiles + i * b_tile_bytes;
@@ -333,11 +334,11 @@ void convgen_tma_im2col_resident_cluster(
       c += tile_k;
     }
     int stage = 0;
-    u32 parity = 1;  // all stages are free
+    u32 parity = 1;  // the first wait on each empty barrier returns at once: all stages are free
     for (int tile = blockIdx.x / cluster; tile < m_tiles * n_tiles; tile += gridDim.x / cluster) {
       const int m0 = tile / n_tiles * tile_m;
-      const int first_m = m0 + rank * a_slice;  // of this block's slice of the pixels
-      // no rows past the last pixel: TMA is slow to make up such rows
+      const int first_m = m0 + rank * a_slice;  // of this block's slice of pixels
+      // load no rows past the last pixel: TMA is slow to fill them with zeros
       const int a_left = GEMM_M - first_m;
       const TensorMap* a_box_map = a_left < a_slice ? &a_last_map : &a_map;
       const u32 a_bytes = min(tile_m, GEMM_M - m0) * row_bytes;
@@ -355,7 +356,7 @@ void convgen_tma_im2col_resident_cluster(
         }
       }
     }
-    // a block stays until the others of its cluster have given back its stages for the last time
+    // stay until the cluster's other blocks have released this block's stages: they arrive at its barriers
     for (int i = 0; i < stages; ++i) {
       mbarrier_wait_parity(base + empty_barriers + mbarrier_bytes * stage, parity);
       if (++stage == stages) {  // the ring wraps around
@@ -371,10 +372,10 @@ void convgen_tma_im2col_resident_cluster(
     const int warp = thread / warp_threads;
     const int lane = thread % warp_threads;
     int epi_tile = 0;
-    const int n0 = rank * tile_n;  // of all of this block's tiles
+    const int n0 = rank * tile_n;  // the same for all of this block's tiles
     mbarrier_wait_parity(base + b_barrier, 0);
     u32 turn = 0;
-    u32 first_step = consumer * k_blocks;  // its steps begin where those of the other consumers' tiles end
+    u32 first_step = consumer * k_blocks;  // in the ring's order: its steps follow those of the other consumers' tiles
     const int clusters = gridDim.x / cluster;
     for (int tile = blockIdx.x / cluster + consumer * clusters; tile < m_tiles * n_tiles; tile += consumers * clusters) {
       int stage = first_step % stages;
@@ -389,7 +390,7 @@ void convgen_tma_im2col_resident_cluster(
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + step * b_tile_bytes;
-        // a fence and a commit of its own for each way: ptxas would wait at those that they share
+        // each branch has its own fence and commit: ptxas would insert waits around shared ones
         if (step % channel_blocks < channel_blocks - 1) {
           wgmma_fence();
 #pragma unroll
@@ -409,7 +410,7 @@ void convgen_tma_im2col_resident_cluster(
           }
           wgmma_commit_group();
         }
-        // the step before is done when at most this one is under way: its stage may be filled again
+        // once at most this step's products are in flight, the previous step is done and its stage can be refilled
         wgmma_wait_group<1>();
         if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + mbarrier_bytes * previous, thread);
         previous = stage;
@@ -424,7 +425,7 @@ void convgen_tma_im2col_resident_cluster(
 
       // a fragment's rows are pixels, its columns are channels
       const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-      // the epilogue tile is free when at most the other one is still being read
+      // the epilogue tile is free once at most the other one is still being read
       if (thread == 0) bulk_wait_group_read<1>();
       sync_consumer(consumer);
       const int row = warp * warp_rows + stmatrix_row(lane);
@@ -443,7 +444,7 @@ void convgen_tma_im2col_resident_cluster(
       }
       epi_tile ^= 1;
     }
-    // the epilogue tiles must outlive the stores' reads
+    // shared memory must stay valid until the stores have read the epilogue tiles
     if (thread == 0) bulk_wait_group_read<0>();
   }
 }

@@ -36,11 +36,11 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
-constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
+constexpr int swizzle_alignment = 1024;  // of tiles: a 128-byte swizzle repeats after so many bytes
 constexpr int wgmma_m = 64;  // rows of its accumulators
-constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
-constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
+constexpr int warp_rows = 16;  // of wgmma's accumulators, per warp
+constexpr int wgmma_k = 16;  // 2-byte elements that one instruction sums over
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -64,7 +64,7 @@ __device__ __forceinline__ void stmatrix_x4_trans(u32 address, u32 r0, u32 r1, u
                :: "r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -111,7 +111,7 @@ __device__ __forceinline__ void tma_load_im2col_4d(u32 destination, const Tensor
                :: "r"(destination), "l"(map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(n), "h"(offset_w), "h"(offset_h) : "memory");
 }
 
-// Stores a box to (c0, c1, ...), innermost first; what lies outside the tensor is not written.
+// Stores a box to (c0, c1, ...), innermost first; elements outside the tensor are not written.
 __device__ __forceinline__ void tma_store_tile_2d(const TensorMap* map, u32 source, int c0, int c1) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];"
                :: "l"(map), "r"(source), "r"(c0), "r"(c1) : "memory");
@@ -125,20 +125,20 @@ __device__ __forceinline__ void bulk_wait_group_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(pending) : "memory");
 }
 
-// Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
+// Orders this thread's ordinary writes to shared memory before asynchronous reads of the same memory.
 __device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `pending` of this warpgroup's MMA groups are under way.
+// Waits until at most `pending` of this warpgroup's MMA groups are in flight.
 template <int pending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 128 over 16, a and b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 128 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n128k16_f32_f16_f16(float (&d)[64], u64 a, u64 b, u32 accumulate) {
@@ -163,11 +163,11 @@ __device__ __forceinline__ void wgmma_m64n128k16_f32_f16_f16(float (&d)[64], u64
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
-// Gives registers back: from here each thread of the warpgroup has `registers` of them.
+// Releases registers: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(registers)); }
 
-// Takes registers that others gave back: from here each thread of the warpgroup has `registers` of them.
+// Acquires registers that others released: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(registers)); }
 
@@ -175,7 +175,7 @@ __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -191,22 +191,22 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
-// for as many bytes more.
+// The first address of shared memory where a swizzled tile may begin: swizzles depend on absolute addresses.  The launch
+// requests as many extra bytes.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
-// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
-// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// from one block of it to the next.  In a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; in one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
 // the next 8, and `leading_bytes` from one span of the swizzle to the next.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format is in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+// The same for a swizzled operand that is contiguous along k, each of whose rows is one span of the swizzle.
 __device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
   return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
 }
@@ -223,10 +223,10 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 __device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
 
 // stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
-// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row of which a lane names 16 bytes.
+// accumulators of 16 rows by 16 columns, transposed: a column becomes a row.  This is the row in which a lane addresses 16 bytes.
 __device__ __forceinline__ int stmatrix_trans_row(const int& lane) { return lane / 16 * 8 + lane % 8; }
 
-// Which 16 bytes of that row a lane names.
+// Which 16 bytes of that row a lane addresses.
 __device__ __forceinline__ int stmatrix_trans_chunk(const int& lane) { return lane / 8 % 2; }
 
 // The sum over the 4 lanes that hold a row of a fragment.
@@ -256,7 +256,7 @@ constexpr int Q = 28;
 constexpr int GEMM_N = 128;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
-constexpr int tile_k = 64;  // channels of one tap
+constexpr int tile_k = 64;  // channels of one tap in a k step
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
@@ -270,7 +270,7 @@ constexpr int R = 3;
 constexpr int S = 3;
 constexpr int channel_blocks = 2;
 constexpr int k_blocks = R * S * channel_blocks;
-constexpr int own_rows = 64;  // output channels of a tile, for each consumer: wgmma's m
+constexpr int own_rows = 64;  // output channels per consumer: wgmma's m
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         4 stages x 128 pixels x 128
@@ -283,12 +283,12 @@ constexpr int own_rows = 64;  // output channels of a tile, for each consumer: w
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
 // barrier, a wait for the phase before the first one returns at once.
-constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
-constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 row_bytes = 128;  // tile_k channels of a pixel or of an output channel: the swizzle's span
+constexpr u32 swizzle = 1;  // 128 bytes, as wgmma descriptors encode it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
-constexpr int epi_tile_m = 64;  // y leaves in epilogue tiles of this many pixels by 64 channels; a consumer has two
+constexpr int epi_tile_m = 64;  // y is stored in epilogue tiles of this many pixels by 64 channels; a consumer has two
 constexpr int epi_tile_n = wgmma_m;
 constexpr u32 epi_tile_bytes = epi_tile_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
@@ -331,13 +331,13 @@ void convgen_tma_im2col_statistics(
     prefetch_tensormap(&b_map);
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);  // each consumer
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);  // by each consumer
     }
     fence_mbarrier_init();
   }
   __syncthreads();
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -346,7 +346,7 @@ void convgen_tma_im2col_statistics(
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
-    u32 parity = 1;  // all stages are free
+    u32 parity = 1;  // the first wait on each empty barrier returns at once: all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
@@ -404,7 +404,7 @@ void convgen_tma_im2col_statistics(
               k_major_descriptor(a_tile + product * (wgmma_k * 2), row_bytes, swizzle), step != 0 || product > 0);
         }
         wgmma_commit_group();
-        // the step before is done when at most this one is under way: its stage may be filled again
+        // once at most this step's products are in flight, the previous step is done and its stage can be refilled
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
@@ -422,10 +422,10 @@ void convgen_tma_im2col_statistics(
 #pragma unroll
       for (int first_column = 0; first_column < tile_m; first_column += epi_tile_m) {
         const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-        // the epilogue tile is free when at most the other one is still being read
+        // the epilogue tile is free once at most the other one is still being read
         if (thread == 0) bulk_wait_group_read<1>();
         sync_consumer(consumer);
-        const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ matrix_row(lane);  // of 16 bytes
+        const int column = (warp * 2 + stmatrix_trans_chunk(lane)) ^ matrix_row(lane);  // in chunks of 16 bytes
 #pragma unroll
         for (int j = 0; j < epi_tile_m / 16; ++j) {
           const int row = j * 16 + stmatrix_trans_row(lane);
@@ -456,7 +456,7 @@ void convgen_tma_im2col_statistics(
         }
         epi_tile ^= 1;
       }
-      // sums of the tile's pixels: of a lane's, then of those of the lanes with the same channels
+      // sum over the tile's pixels: first a lane's own, then across lanes with the same channels
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int channel = n0 + warp * warp_rows + accumulator_row(lane) + half * 8;
@@ -466,12 +466,12 @@ void convgen_tma_im2col_statistics(
         if (accumulator_column(lane) == 0) result_squares[(m0 / tile_m) * GEMM_N + channel] = total_squares[half];
       }
     }
-    // the epilogue tiles must outlive the stores' reads
+    // shared memory must stay valid until the stores have read the epilogue tiles
     if (thread == 0) bulk_wait_group_read<0>();
   }
 }
 
-// s[k], squares[k]: 392 parts of sums of each, in a fixed order.
+// s[k], squares[k]: 392 partial sums of each, in a fixed order.
 extern "C" __global__ __launch_bounds__(512)
 void convgen_tma_im2col_statistics_sum_s_1(
     const float* __restrict__ values_0,
@@ -481,9 +481,9 @@ void convgen_tma_im2col_statistics_sum_s_1(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 128;
-  constexpr int column_blocks = 8;  // that share all elements
-  constexpr int summands = 392;  // of each element
-  constexpr int block_elements = 16;  // neighboring ones
+  constexpr int column_blocks = 8;  // they divide all elements among them
+  constexpr int summands = 392;  // per element
+  constexpr int block_elements = 16;  // neighboring elements per block
   constexpr int sharers = 32;  // threads that share an element
   constexpr u32 summand_bytes = 4;
   griddepcontrol_wait();
@@ -498,7 +498,7 @@ void convgen_tma_im2col_statistics_sum_s_1(
   for (int row = sharer; row < summands; row += sharers) {
     sum += values[row * elements + column];
   }
-  // the upper half of the sharers hands its sums to the lower, until one is left
+  // tree reduction: the upper half of the sharers hands its sums to the lower half, until one is left
   const u32 own_summand = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {

@@ -36,11 +36,11 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
-constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
+constexpr int swizzle_alignment = 1024;  // of tiles: a 128-byte swizzle repeats after so many bytes
 constexpr int wgmma_m = 64;  // rows of its accumulators
-constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
-constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
+constexpr int warp_rows = 16;  // of wgmma's accumulators, per warp
+constexpr int wgmma_k = 16;  // 2-byte elements that one instruction sums over
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -75,13 +75,13 @@ __device__ __forceinline__ void cp_async_16(u32 destination, const void* source,
 
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `pending` of this thread's copy groups are under way.
+// Waits until at most `pending` of this thread's copy groups are in flight.
 template <int pending>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -132,13 +132,13 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `pending` of this warpgroup's MMA groups are under way.
+// Waits until at most `pending` of this warpgroup's MMA groups are in flight.
 template <int pending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 128 over 16, a and b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 128 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n128k16_f32_f16_f16(float (&d)[64], u64 a, u64 b, u32 accumulate) {
@@ -163,11 +163,11 @@ __device__ __forceinline__ void wgmma_m64n128k16_f32_f16_f16(float (&d)[64], u64
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
-// Gives registers back: from here each thread of the warpgroup has `registers` of them.
+// Releases registers: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(registers)); }
 
-// Takes registers that others gave back: from here each thread of the warpgroup has `registers` of them.
+// Acquires registers that others released: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(registers)); }
 
@@ -175,7 +175,7 @@ __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -197,37 +197,37 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
-// for as many bytes more.
+// The first address of shared memory where a swizzled tile may begin: swizzles depend on absolute addresses.  The launch
+// requests as many extra bytes.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
-// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
-// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// from one block of it to the next.  In a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; in one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
 // the next 8, and `leading_bytes` from one span of the swizzle to the next.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format is in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+// The same for a swizzled operand that is contiguous along k, each of whose rows is one span of the swizzle.
 __device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
   return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
 }
 
-// The same of one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from one
-// span of m or n to the next, and do not matter where there is one.
+// The same for one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from a
+// span of m or n to the next, and do not matter where there is only one.
 __device__ __forceinline__ u64 mn_major_descriptor(u32 address, u32 row_bytes, u32 swizzle, u32 span_bytes = 16) {
   return wgmma_descriptor(address, span_bytes, 8 * row_bytes, swizzle);
 }
 
 // stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
-// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+// accumulators of 16 rows by 16 columns.  This is the row in which a lane addresses 16 bytes.
 __device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
 
-// Which 16 bytes of that row a lane names.
+// Which 16 bytes of that row a lane addresses.
 __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 16; }
 
 // ---- kernel ----------------------------------------------------------------------------------
@@ -244,15 +244,15 @@ __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 1
 //
 // Epilogue: x = select(saved > 0, acc + branch, 0)
 
-constexpr int phase_m = 50176;  // of a phase
+constexpr int phase_m = 50176;  // pixels per phase
 constexpr int P = 56;
 constexpr int Q = 56;
-constexpr int walk_p = 28;  // rows of an image, as pixels are walked
-constexpr int walk_q = 28;  // pixels of a row, as they are walked
+constexpr int walk_p = 28;  // rows of an image, in the order of the walk
+constexpr int walk_q = 28;  // pixels of a row, in the order of the walk
 constexpr int GEMM_N = 128;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
-constexpr int tile_k = 64;  // channels of one tap
+constexpr int tile_k = 64;  // channels of one tap in a k step
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
@@ -263,7 +263,7 @@ constexpr int consumer_registers = 232;
 constexpr int m_tiles = (phase_m + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 2;
-constexpr int own_rows = 128;  // of a tile, for each consumer
+constexpr int own_rows = 128;  // rows of the tile per consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A                 4 stages x 128 pixels x 128
@@ -277,25 +277,25 @@ constexpr int own_rows = 128;  // of a tile, for each consumer
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
 // barrier, a wait for the phase before the first one returns at once.
-constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
-constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 row_bytes = 128;  // tile_k channels of a pixel or of an output channel: the swizzle's span
+constexpr u32 swizzle = 1;  // 128 bytes, as wgmma descriptors encode it
 // w's output channels are contiguous: a box has 64 of them in a row of 128 bytes, and tile_k rows.
 constexpr int mn_box = 64;
 constexpr u32 mn_row_bytes = mn_box * 2;
 constexpr u32 mn_box_bytes = tile_k * mn_row_bytes;
-constexpr u32 mn_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 mn_swizzle = 1;  // 128 bytes, as wgmma descriptors encode it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
-constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
+constexpr int epi_tile_n = 64;  // y is stored in epilogue tiles of 64 pixels by this many channels; a consumer has two
 constexpr u32 epi_tile_bytes = wgmma_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
-constexpr int slots = 2;  // of each consumer, for epilogue tiles of branch, saved that arrive while the tensor cores work
+constexpr int slots = 2;  // per consumer, for epilogue tiles of branch, saved loaded while the tensor cores work
 constexpr u32 slot_bytes = 16384;
-constexpr u32 operand_saved_at = 8192;  // in a slot
+constexpr u32 operand_saved_at = 8192;  // offset in a slot
 constexpr u32 operand_slots = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr int epi_tiles_across = tile_n / epi_tile_n;
-constexpr int epi_tile_count = own_rows / wgmma_m * epi_tiles_across;  // of a consumer
+constexpr int epi_tile_count = own_rows / wgmma_m * epi_tiles_across;  // per consumer
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 constexpr u32 turn_barriers = empty_barriers + mbarrier_bytes * stages;
@@ -305,7 +305,7 @@ struct Phase {
   int steps;  // of the k loop
   int p, q;  // the first pixel
   int r, s;  // the first tap that reaches it
-  int r_taps, s_taps;  // how many do
+  int r_taps, s_taps;  // how many taps reach it
   int r_offset, s_offset;  // where the first tap's pixels are in the box
 };
 constexpr int phase_count = 4;
@@ -316,7 +316,7 @@ __constant__ Phase phases[phase_count] = {
     {2, 0, 0, 1, 1, 1, 1, 0, 0},
 };
 
-// The pixel of y, of all its pixels, that is pixel m of a phase.
+// The index, among all pixels of y, of pixel m of a phase.
 __device__ __forceinline__ int pixel_of(int m, const Phase& phase) {
   const int n = m / (walk_p * walk_q);
   const int p = ((m / walk_q) % walk_p) * 2 + phase.p;
@@ -324,7 +324,7 @@ __device__ __forceinline__ int pixel_of(int m, const Phase& phase) {
   return n * P * Q + p * Q + q;
 }
 
-// The k steps of a block's tile, which need not exist.
+// The number of k steps in a block's tile, which may be past the last one.
 __device__ __forceinline__ int steps_of(int work) {
   return phases[min(work / (m_tiles * n_tiles), phase_count - 1)].steps;
 }
@@ -373,15 +373,16 @@ void convgen_tma_im2col_strided_dgrad(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // its tile's consumer
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 1);  // by its tile's consumer
     }
-    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + mbarrier_bytes * i, 1);  // the one before
+    // each turn is passed on by the consumer before
+    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + mbarrier_bytes * i, 1);
     fence_mbarrier_init();
     mbarrier_arrive(base + turn_barriers);  // consumer 0 begins
   }
   __syncthreads();
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -390,7 +391,7 @@ void convgen_tma_im2col_strided_dgrad(
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
-    u32 parity = 1;  // all stages are free
+    u32 parity = 1;  // the first wait on each empty barrier returns at once: all stages are free
     for (int work = blockIdx.x; work < phase_count * m_tiles * n_tiles; work += gridDim.x) {
       const Phase phase = phases[work / (m_tiles * n_tiles)];
       const int tile = work % (m_tiles * n_tiles);
@@ -435,7 +436,7 @@ void convgen_tma_im2col_strided_dgrad(
     const int lane = thread % warp_threads;
     int epi_tile = 0;
     u32 turn = 0;
-    u32 first_step = 0;  // its steps begin where those of the other consumers' tiles end
+    u32 first_step = 0;  // in the ring's order: its steps follow those of the other consumers' tiles
     for (int i = 0; i < consumer; ++i) first_step += steps_of(blockIdx.x + i * gridDim.x);
     for (int work = blockIdx.x + consumer * gridDim.x; work < phase_count * m_tiles * n_tiles; work += consumers * gridDim.x) {
       const Phase phase = phases[work / (m_tiles * n_tiles)];
@@ -446,7 +447,7 @@ void convgen_tma_im2col_strided_dgrad(
       for (int i = 0; i < consumers; ++i) first_step += steps_of(work + i * gridDim.x);
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      // the operands of the next epilogue tile, asked for while the tensor cores work
+      // request the next epilogue tile's operands while the tensor cores work
       const auto request = [&](int part) {
         if (part < epi_tile_count) {
           const u32 slot = base + operand_slots + (consumer * slots + part % slots) * slot_bytes;
@@ -492,7 +493,7 @@ void convgen_tma_im2col_strided_dgrad(
           }
         }
         wgmma_commit_group();
-        // the step before is done when at most this one is under way: its stage may be filled again
+        // once at most this step's products are in flight, the previous step is done and its stage can be refilled
         wgmma_wait_group<1>();
         if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
         previous = stage;
@@ -520,7 +521,7 @@ void convgen_tma_im2col_strided_dgrad(
           const int row = warp * warp_rows + stmatrix_row(lane);
 #pragma unroll
           for (int j = 0; j < epi_tile_n / 16; ++j) {
-            const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
+            const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // in chunks of 16 bytes
             const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * chunk_bytes;
             const float* sums = &acc[i][first_column / 2 + j * 8];
             float v[8];

@@ -27,9 +27,9 @@ using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
-constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
-constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
-constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
+constexpr int swizzle_alignment = 1024;  // of tiles: a 128-byte swizzle repeats after so many bytes
+constexpr int warp_rows = 16;  // of wgmma's accumulators, per warp
+constexpr int wgmma_k = 16;  // 2-byte elements that one instruction sums over
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -37,7 +37,7 @@ constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -80,13 +80,13 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `pending` of this warpgroup's MMA groups are under way.
+// Waits until at most `pending` of this warpgroup's MMA groups are in flight.
 template <int pending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 64 over 16, a and b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 64 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n64k16_f32_f16_f16(float (&d)[32], u64 a, u64 b, u32 accumulate) {
@@ -114,22 +114,22 @@ __device__ __forceinline__ f16 cvt_f16_f32(float v) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
-// for as many bytes more.
+// The first address of shared memory where a swizzled tile may begin: swizzles depend on absolute addresses.  The launch
+// requests as many extra bytes.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
-// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
-// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// from one block of it to the next.  In a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; in one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
 // the next 8, and `leading_bytes` from one span of the swizzle to the next.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format is in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+// The same for a swizzled operand that is contiguous along k, each of whose rows is one span of the swizzle.
 __device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
   return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
 }
@@ -154,13 +154,13 @@ constexpr int GEMM_M = 1024;
 constexpr int GEMM_N = 64;
 constexpr int tile_m = 64;
 constexpr int tile_n = 64;
-constexpr int tile_k = 64;  // channels of one tap
+constexpr int tile_k = 64;  // channels of one tap in a k step
 constexpr int P = 16;
 constexpr int Q = 16;
 constexpr int R = 3;
 constexpr int S = 3;
-constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
-constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 row_bytes = 128;  // tile_k channels of a pixel or of an output channel: the swizzle's span
+constexpr u32 swizzle = 1;  // 128 bytes, as wgmma descriptors encode it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 
@@ -176,7 +176,7 @@ void convgen_tma_plain_3x3(
   const u32 b_tile = a_tile + a_tile_bytes;
   const u32 barrier = b_tile + b_tile_bytes;
   if (threadIdx.x == 0) {
-    mbarrier_init(barrier, 1);  // this thread
+    mbarrier_init(barrier, 1);  // by this thread
     fence_mbarrier_init();
   }
   __syncthreads();
@@ -192,7 +192,7 @@ void convgen_tma_plain_3x3(
   u32 parity = 0;
   for (int r = 0; r < R; ++r) {
     for (int s = 0; s < S; ++s) {
-      // one thread announces the bytes that will arrive, and asks TMA for them
+      // one thread announces the number of bytes that will arrive, and starts the TMA loads
       if (threadIdx.x == 0) {
         mbarrier_arrive_expect_tx(barrier, a_tile_bytes + b_tile_bytes);
         tma_load_im2col_4d(a_tile, &a_map, barrier, 0, in_w, in_h, n, u16(s), u16(r));
@@ -201,7 +201,7 @@ void convgen_tma_plain_3x3(
       mbarrier_wait_parity(barrier, parity);
       parity ^= 1;
 
-      // the warpgroup multiplies 16 channels at a time, 4 times; the first product of all overwrites acc
+      // the warpgroup multiplies 16 channels at a time, 4 times; the very first product overwrites acc
       wgmma_fence();
 #pragma unroll
       for (int product = 0; product < tile_k / wgmma_k; ++product) {
@@ -211,7 +211,7 @@ void convgen_tma_plain_3x3(
       }
       wgmma_commit_group();
       wgmma_wait_group<0>();
-      __syncthreads();  // before the next load overwrites what others may still multiply
+      __syncthreads();  // all threads are done with the tiles before the next load overwrites them
     }
   }
 

@@ -37,11 +37,11 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
-constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
+constexpr int swizzle_alignment = 1024;  // of tiles: a 128-byte swizzle repeats after so many bytes
 constexpr int wgmma_m = 64;  // rows of its accumulators
-constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
-constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
+constexpr int warp_rows = 16;  // of wgmma's accumulators, per warp
+constexpr int wgmma_k = 16;  // 2-byte elements that one instruction sums over
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -64,7 +64,7 @@ __device__ __forceinline__ void st_shared_u32(u32 address, u32 v) {
   asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(v) : "memory");
 }
 
-// The address that a place in shared memory has in block `rank` of the cluster.
+// Maps an address of shared memory to the same place in block `rank` of the cluster.
 __device__ __forceinline__ u32 mapa_shared_cluster(u32 address, u32 rank) {
   u32 remote;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
@@ -77,7 +77,7 @@ __device__ __forceinline__ void st_async_v4_f32(u32 remote, u32 remote_barrier, 
                :: "r"(remote), "r"(remote_barrier), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -124,20 +124,20 @@ __device__ __forceinline__ void tma_load_im2col_4d(u32 destination, const Tensor
                :: "r"(destination), "l"(map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(n), "h"(offset_w), "h"(offset_h) : "memory");
 }
 
-// Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
+// Orders this thread's ordinary writes to shared memory before asynchronous reads of the same memory.
 __device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `pending` of this warpgroup's MMA groups are under way.
+// Waits until at most `pending` of this warpgroup's MMA groups are in flight.
 template <int pending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 144 over 16, a and b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 144 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n144k16_f32_bf16_bf16(float (&d)[72], u64 a, u64 b, u32 accumulate) {
@@ -164,7 +164,7 @@ __device__ __forceinline__ void wgmma_m64n144k16_f32_bf16_bf16(float (&d)[72], u
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
-// d = a b (+ d where `accumulate`): 64 x 8 over 16, a and b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 8 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n8k16_f32_bf16_bf16(float (&d)[4], u64 a, u64 b, u32 accumulate) {
@@ -193,7 +193,7 @@ __device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -202,23 +202,23 @@ __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatil
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
-// for as many bytes more.
+// The first address of shared memory where a swizzled tile may begin: swizzles depend on absolute addresses.  The launch
+// requests as many extra bytes.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
-// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
-// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// from one block of it to the next.  In a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; in one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
 // the next 8, and `leading_bytes` from one span of the swizzle to the next.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format is in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The same of one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from one
-// span of m or n to the next, and do not matter where there is one.
+// The same for one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from a
+// span of m or n to the next, and do not matter where there is only one.
 __device__ __forceinline__ u64 mn_major_descriptor(u32 address, u32 row_bytes, u32 swizzle, u32 span_bytes = 16) {
   return wgmma_descriptor(address, span_bytes, 8 * row_bytes, swizzle);
 }
@@ -248,29 +248,29 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 
 constexpr int GEMM_M = 136;  // y's channels
 constexpr int K = 136;
-constexpr int x_channels = 72;  // and x's
+constexpr int x_channels = 72;  // x's channels, likewise
 constexpr int tile_m = 64;
-constexpr int tile_k = 64;  // pixels
-constexpr int span = 16;  // channels of a box of x
+constexpr int tile_k = 64;  // pixels in a step
+constexpr int span = 16;  // channels in a box of x
 constexpr int channel_blocks = 5;
-constexpr int box_taps = 1;  // taps that a box serves
+constexpr int box_taps = 1;  // taps that one box serves
 constexpr int box_columns = box_taps * span;
 constexpr int tile_boxes = 9;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int S = 3;
 constexpr int P = 14;
 constexpr int Q = 14;
-constexpr int steps = 25;  // of tile_k pixels
-constexpr int shares = 4;  // blocks that share them: 2 slices of a cluster each
+constexpr int steps = 25;  // of tile_k pixels each
+constexpr int shares = 4;  // blocks that divide the steps among them: 2 slices, each by a cluster
 constexpr int stages = 3;
-constexpr int split_k = 2;  // blocks of a cluster
+constexpr int split_k = 2;  // blocks in a cluster
 // warpgroups of 128 threads: 1 along m by 1 along n; the producer's warp comes after them
 constexpr int consumers = 1;
 constexpr int threads = 160;
-constexpr int own_fragments = 1;  // of wgmma_m rows, of a consumer
-constexpr int parts = 1;  // of its columns, each by products of its own
+constexpr int own_fragments = 1;  // per consumer, of wgmma_m rows each
+constexpr int parts = 1;  // of a consumer's columns, each with its own products
 constexpr int part_columns = 144;
-constexpr int store_columns = part_columns / split_k;  // that a block of the cluster finishes
+constexpr int store_columns = part_columns / split_k;  // columns that each block of the cluster finishes
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   A         3 stages x 1 box x 64 pixels x 128
@@ -284,26 +284,26 @@ constexpr int store_columns = part_columns / split_k;  // that a block of the cl
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
 // barrier, a wait for the phase before the first one returns at once.
-constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
-constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 a_row_bytes = 128;  // 64 channels of one pixel of y
+constexpr u32 a_swizzle = 1;  // 128 bytes, as wgmma descriptors encode it
 constexpr u32 a_box_bytes = tile_k * a_row_bytes;
 constexpr u32 a_tile_bytes = tile_m / 64 * a_box_bytes;
-constexpr u32 b_row_bytes = 32;  // span channels of a pixel of x: the swizzle's span
-constexpr u32 b_swizzle = 3;  // of 32 bytes, in the code of wgmma's descriptors
+constexpr u32 b_row_bytes = 32;  // span channels of one pixel of x: the swizzle's span
+constexpr u32 b_swizzle = 3;  // 32 bytes, as wgmma descriptors encode it
 constexpr u32 b_box_bytes = 2048;
 constexpr u32 b_box_room = 2048;
 constexpr u32 stage_bytes = a_tile_bytes + tile_boxes * b_box_room;
-constexpr u32 peer_bytes = own_fragments * parts * wgmma_m * store_columns * 4;  // of a consumer's sums, for a peer
-constexpr u32 partial_sums = 0;  // in place of the stages, when all have been read
+constexpr u32 peer_bytes = own_fragments * parts * wgmma_m * store_columns * 4;  // a consumer's sums for one peer
+constexpr u32 partial_sums = 0;  // overlay the stages once all have been read
 constexpr u32 sums_bytes = consumers * (split_k - 1) * peer_bytes;
 constexpr u32 ones = stages * stage_bytes > sums_bytes ? stages * stage_bytes : sums_bytes;
 constexpr int ones_words = 64;  // 8 columns of 16 ones
 constexpr u32 full_barriers = ones + ones_words * 4;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
-constexpr u32 sums_barriers = empty_barriers + mbarrier_bytes * stages;  // on which each consumer gets them
+constexpr u32 sums_barriers = empty_barriers + mbarrier_bytes * stages;  // peers' sums have arrived, per consumer
 constexpr int y_parts = 5;  // consumers that sum y, each over its share of a block's steps
 
-// The blocks share all steps evenly, in order: the first of a block's.
+// A block's first step: the blocks divide all steps evenly, in order.
 __device__ __forceinline__ int first_of(int share) { return share * (steps / shares) + min(share, steps % shares); }
 
 extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
@@ -321,10 +321,10 @@ void convgen_tma_wgrad_accumulated(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);  // each consumer
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);  // by each consumer
     }
-    mbarrier_init(base + sums_barriers, 1);  // its consumer
+    mbarrier_init(base + sums_barriers, 1);  // by its consumer
     fence_mbarrier_init();
   }
   if (threadIdx.x < ones_words) st_shared_u32(base + ones + threadIdx.x * 4, 0x3f803f80u);
@@ -337,7 +337,7 @@ void convgen_tma_wgrad_accumulated(
   const int first_k = tile % m_tiles * tile_m;
   const int first_step = first_of(blockIdx.y * split_k + k_rank);
   const int end_step = first_of(blockIdx.y * split_k + k_rank + 1);
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -345,7 +345,7 @@ void convgen_tma_wgrad_accumulated(
     // ---- producer: one thread keeps every free stage loading
     if (threadIdx.x != consumers * warpgroup_threads) return;
     int stage = 0;
-    u32 parity = 1;  // all stages are free
+    u32 parity = 1;  // the first wait on each empty barrier returns at once: all stages are free
     for (int step = first_step; step < end_step; ++step) {
       const u32 full = base + full_barriers + mbarrier_bytes * stage;
       const u32 a_tile = base + stage * stage_bytes;
@@ -370,7 +370,7 @@ void convgen_tma_wgrad_accumulated(
         parity ^= 1;
       }
     }
-    // the cluster's barrier waits for every thread that has not left
+    // arrive at the cluster's barrier, which waits for every thread that has not exited
     cluster_arrive_relaxed();
     cluster_wait();
   } else {
@@ -384,7 +384,7 @@ void convgen_tma_wgrad_accumulated(
     int stage = 0;
     u32 parity = 0;
     int previous = -1;
-    // this consumer sums y over its share of the steps, in a loop of its own: behind a branch, products would be serialized
+    // this consumer sums y over its share of the steps, in a separate loop: inside a branch, ptxas would serialize the products
     const int y_part = first_box / tile_boxes;
     const int share_steps = end_step - first_step;
     const int own_step = first_step + y_part * (share_steps / y_parts) + min(y_part, share_steps % y_parts);
@@ -402,7 +402,7 @@ void convgen_tma_wgrad_accumulated(
             step != first_step || product > 0);
       }
       wgmma_commit_group();
-      // the step before is done when at most this one is under way: its stage may be filled again
+      // once at most this step's products are in flight, the previous step is done and its stage can be refilled
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
@@ -430,7 +430,7 @@ void convgen_tma_wgrad_accumulated(
             wgmma_descriptor(base + ones, 128, 128, 0), step != own_step || product > 0);
       }
       wgmma_commit_group();
-      // the step before is done when at most this one is under way: its stage may be filled again
+      // once at most this step's products are in flight, the previous step is done and its stage can be refilled
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
@@ -452,7 +452,7 @@ void convgen_tma_wgrad_accumulated(
             step != first_step || product > 0);
       }
       wgmma_commit_group();
-      // the step before is done when at most this one is under way: its stage may be filled again
+      // once at most this step's products are in flight, the previous step is done and its stage can be refilled
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
@@ -463,7 +463,7 @@ void convgen_tma_wgrad_accumulated(
     }
     wgmma_wait_group<0>();
 
-    // the 8 columns are alike: four threads hold the same sums
+    // all 8 columns are equal: four threads hold the same sums
     if (accumulator_column(lane) == 0) {
       y_sums += (blockIdx.y * split_k + k_rank) * (y_parts * K);
       y_sums += y_part * K;
@@ -474,11 +474,11 @@ void convgen_tma_wgrad_accumulated(
       }
     }
 
-    // every block of the cluster is done with its stages: sums take their place
+    // every block of the cluster is done with its stages: sums overlay them
     cluster_arrive_relaxed();
     cluster_wait();
-    // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this block
-    // finishes its store_columns of each part, and gets the other blocks' sums of these.
+    // Blocks exchange partial sums through shared memory and add them in k_rank order, whichever is first: this block
+    // finishes its store_columns of each part, and gets the other blocks' sums for these.
     const u32 sums_barrier = base + sums_barriers + mbarrier_bytes * consumer;
     if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * peer_bytes);
     const u32 mine = base + partial_sums + consumer * ((split_k - 1) * peer_bytes) + thread * chunk_bytes;
@@ -538,7 +538,7 @@ void convgen_tma_wgrad_accumulated(
 constexpr int sum_threads = 256;
 constexpr int summed_slices = 2;
 
-// Adds the sums of 2 slices, in order, and finishes w: 4 neighbors a thread.
+// Adds up the sums of 2 slices, in order, and finishes w: 4 elements per thread.
 // Epilogue:
 //   db = y
 //   w = acc + 0.5 * g
@@ -575,7 +575,7 @@ void convgen_tma_wgrad_accumulated_sum(
       __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
 }
 
-// db[k]: 20 parts of sums of each, in a fixed order.
+// db[k]: 20 partial sums of each, in a fixed order.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_tma_wgrad_accumulated_sum_db_1(
     const float* __restrict__ values,
@@ -583,9 +583,9 @@ void convgen_tma_wgrad_accumulated_sum_db_1(
 ) {
   extern __shared__ u8 shared_memory[];
   constexpr int elements = 136;
-  constexpr int column_blocks = 9;  // that share all elements
-  constexpr int summands = 20;  // of each element
-  constexpr int block_elements = 16;  // neighboring ones
+  constexpr int column_blocks = 9;  // they divide all elements among them
+  constexpr int summands = 20;  // per element
+  constexpr int block_elements = 16;  // neighboring elements per block
   constexpr int sharers = 16;  // threads that share an element
   constexpr u32 summand_bytes = 4;
   griddepcontrol_wait();
@@ -598,7 +598,7 @@ void convgen_tma_wgrad_accumulated_sum_db_1(
   for (int row = sharer; row < end; row += sharers) {
     sum += values[row * elements + column];
   }
-  // the upper half of the sharers hands its sums to the lower, until one is left
+  // tree reduction: the upper half of the sharers hands its sums to the lower half, until one is left
   const u32 own_summand = shared_address(shared_memory) + threadIdx.x * summand_bytes;
 #pragma unroll
   for (int half = sharers / 2; half > 0; half /= 2) {

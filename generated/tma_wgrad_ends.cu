@@ -30,11 +30,11 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
-constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
+constexpr int swizzle_alignment = 1024;  // of tiles: a 128-byte swizzle repeats after so many bytes
 constexpr int wgmma_m = 64;  // rows of its accumulators
-constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
-constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
+constexpr int warp_rows = 16;  // of wgmma's accumulators, per warp
+constexpr int wgmma_k = 16;  // 2-byte elements that one instruction sums over
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -52,7 +52,7 @@ __device__ __forceinline__ void st_shared_v4_u32(u32 address, Vec4 v) {
                :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -95,13 +95,13 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `pending` of this warpgroup's MMA groups are under way.
+// Waits until at most `pending` of this warpgroup's MMA groups are in flight.
 template <int pending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 128 over 16, a and b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 128 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n128k16_f32_f16_f16(float (&d)[64], u64 a, u64 b, u32 accumulate) {
@@ -126,15 +126,15 @@ __device__ __forceinline__ void wgmma_m64n128k16_f32_f16_f16(float (&d)[64], u64
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
-// Gives registers back: from here each thread of the warpgroup has `registers` of them.
+// Releases registers: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(registers)); }
 
-// Takes registers that others gave back: from here each thread of the warpgroup has `registers` of them.
+// Acquires registers that others released: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(registers)); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -162,29 +162,29 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
-// for as many bytes more.
+// The first address of shared memory where a swizzled tile may begin: swizzles depend on absolute addresses.  The launch
+// requests as many extra bytes.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
-// The first address of shared memory that is a multiple of a power of two.  The launch asks for as many bytes more.
+// The first address of shared memory that is a multiple of a power of two.  The launch requests as many extra bytes.
 template <u32 alignment>
 __device__ __forceinline__ u32 aligned_base(const void* memory) {
   return (shared_address(memory) + alignment - 1) & ~(alignment - 1);
 }
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
-// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
-// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// from one block of it to the next.  In a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; in one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
 // the next 8, and `leading_bytes` from one span of the swizzle to the next.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format is in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The same of one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from one
-// span of m or n to the next, and do not matter where there is one.
+// The same for one that is contiguous along m or n, whose rows of k are spans of the swizzle: `span_bytes` lead from a
+// span of m or n to the next, and do not matter where there is only one.
 __device__ __forceinline__ u64 mn_major_descriptor(u32 address, u32 row_bytes, u32 swizzle, u32 span_bytes = 16) {
   return wgmma_descriptor(address, span_bytes, 8 * row_bytes, swizzle);
 }
@@ -193,8 +193,8 @@ __device__ __forceinline__ u64 mn_major_descriptor(u32 address, u32 row_bytes, u
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
-// Four neighboring columns of a fragment's 16, of whose eights a lane has a pair each: an even lane gets columns of the
-// first eight, an odd one of the second (quad_column).
+// Four neighboring columns of a fragment's 16.  A lane has a pair in each half: an even lane gets columns of the
+// first half, an odd one of the second (quad_column).
 __device__ __forceinline__ void join_pairs(const float* first, const float* second, int lane, float (&v)[4]) {
   const u32 odd = lane % 2;
 #pragma unroll
@@ -221,16 +221,16 @@ __device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lan
 
 constexpr int GEMM_M = 320;  // y's channels
 constexpr int tile_m = 128;
-constexpr int tile_k = 64;  // pixels
-constexpr int span = 64;  // channels of a box of x
+constexpr int tile_k = 64;  // pixels in a step
+constexpr int span = 64;  // channels in a box of x
 constexpr int channel_blocks = 15;
-constexpr int box_taps = 1;  // taps that a box serves
+constexpr int box_taps = 1;  // taps that one box serves
 constexpr int box_columns = box_taps * span;
-constexpr int boxes = 15;  // of all taps and channels
+constexpr int boxes = 15;  // for all taps and channels
 constexpr int tile_boxes = 2;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
-constexpr int steps = 49;  // of tile_k pixels
-constexpr int shares = 5;  // blocks that share them
+constexpr int steps = 49;  // of tile_k pixels each
+constexpr int shares = 5;  // blocks that divide the steps among them
 constexpr int stages = 7;
 // warpgroups of 128 threads: 2 along m by 1 along n; the producer's warpgroup comes after them
 constexpr int consumers = 2;
@@ -238,8 +238,8 @@ constexpr int threads = 384;
 // registers per thread, after the producer's warpgroup has released its spare registers to the consumers
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
-constexpr int own_fragments = 1;  // of wgmma_m rows, of a consumer
-constexpr int parts = 1;  // of its columns, each by products of its own
+constexpr int own_fragments = 1;  // per consumer, of wgmma_m rows each
+constexpr int parts = 1;  // of a consumer's columns, each with its own products
 constexpr int part_columns = 128;
 constexpr int store_columns = part_columns;
 
@@ -253,19 +253,19 @@ constexpr int store_columns = part_columns;
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
 // barrier, a wait for the phase before the first one returns at once.
-constexpr u32 a_row_bytes = 128;  // 64 channels of a pixel of y
-constexpr u32 a_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 a_row_bytes = 128;  // 64 channels of one pixel of y
+constexpr u32 a_swizzle = 1;  // 128 bytes, as wgmma descriptors encode it
 constexpr u32 a_box_bytes = tile_k * a_row_bytes;
 constexpr u32 a_tile_bytes = tile_m / 64 * a_box_bytes;
-constexpr u32 b_row_bytes = 128;  // span channels of a pixel of x: the swizzle's span
-constexpr u32 b_swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 b_row_bytes = 128;  // span channels of one pixel of x: the swizzle's span
+constexpr u32 b_swizzle = 1;  // 128 bytes, as wgmma descriptors encode it
 constexpr u32 b_box_bytes = 8192;
 constexpr u32 b_box_room = 8192;
 constexpr u32 stage_bytes = a_tile_bytes + tile_boxes * b_box_room;
 constexpr u32 full_barriers = stages * stage_bytes;
 constexpr u32 empty_barriers = full_barriers + mbarrier_bytes * stages;
 
-// The blocks share all steps evenly, in order: the first of a block's.
+// A block's first step: the blocks divide all steps evenly, in order.
 __device__ __forceinline__ int first_of(int share) { return share * (steps / shares) + min(share, steps % shares); }
 
 extern "C" __global__ __launch_bounds__(threads, 1)
@@ -282,8 +282,8 @@ void convgen_tma_wgrad_ends(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);  // each consumer
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, consumers);  // by each consumer
     }
     fence_mbarrier_init();
   }
@@ -293,7 +293,7 @@ void convgen_tma_wgrad_ends(
   const int first_k = tile % m_tiles * tile_m;
   const int first_step = first_of(blockIdx.y);
   const int end_step = first_of(blockIdx.y + 1);
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
@@ -301,12 +301,12 @@ void convgen_tma_wgrad_ends(
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x != consumers * warpgroup_threads) return;
-    const int rows = GEMM_M - first_k;  // channels of y from this tile's first on
-    // boxes past the last channel are not loaded: nothing of their products is stored, and TMA is slow to fill rows with zeros
+    const int rows = GEMM_M - first_k;  // channels of y from the tile's first one on
+    // skip boxes past the last channel: their products are not stored, and TMA is slow to fill rows with zeros
     const int a_boxes = min(tile_m / 64, (rows + 63) / 64);
     const int b_boxes = min(tile_boxes, boxes - first_box);
     int stage = 0;
-    u32 parity = 1;  // all stages are free
+    u32 parity = 1;  // the first wait on each empty barrier returns at once: all stages are free
     for (int step = first_step; step < end_step; ++step) {
       const u32 full = base + full_barriers + mbarrier_bytes * stage;
       const u32 a_tile = base + stage * stage_bytes;
@@ -355,7 +355,7 @@ void convgen_tma_wgrad_ends(
             step != first_step || product > 0);
       }
       wgmma_commit_group();
-      // the step before is done when at most this one is under way: its stage may be filled again
+      // once at most this step's products are in flight, the previous step is done and its stage can be refilled
       wgmma_wait_group<1>();
       if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * previous);
       previous = stage;
@@ -395,8 +395,8 @@ void convgen_tma_wgrad_ends(
 constexpr int sum_threads = 256;
 constexpr int summed_slices = 5;
 
-// Adds the sums of 5 slices, in order, and finishes w: 4 neighbors a thread.
-// An element's slices are dealt to 2 threads in turn; the first of these then adds up all their sums, in order.
+// Adds up the sums of 5 slices, in order, and finishes w: 4 elements per thread.
+// An element's slices are dealt out to 2 threads in turn; the first thread then adds up their sums, in order.
 extern "C" __global__ __launch_bounds__(sum_threads)
 void convgen_tma_wgrad_ends_sum(
     const float* __restrict__ partials,

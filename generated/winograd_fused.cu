@@ -36,11 +36,11 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 constexpr int warp_threads = 32;
 constexpr int warpgroup_threads = 128;
 constexpr int mbarrier_bytes = 8;
-constexpr int chunk_bytes = 16;  // what a thread moves at once, and a swizzle permutes; a row of an 8x8 matrix of ldmatrix and stmatrix
-constexpr int swizzle_alignment = 1024;  // of tiles: the bytes after which a swizzle of 128 bytes repeats
+constexpr int chunk_bytes = 16;  // what a thread moves at once and a swizzle permutes; a row of ldmatrix's and stmatrix's 8x8 matrices
+constexpr int swizzle_alignment = 1024;  // of tiles: a 128-byte swizzle repeats after so many bytes
 constexpr int wgmma_m = 64;  // rows of its accumulators
-constexpr int warp_rows = 16;  // a warp's rows of a wgmma's accumulators
-constexpr int wgmma_k = 16;  // elements of 2 bytes that it adds up
+constexpr int warp_rows = 16;  // of wgmma's accumulators, per warp
+constexpr int wgmma_k = 16;  // 2-byte elements that one instruction sums over
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
 // (the emulator replaces these definitions and compiles everything else unchanged)
@@ -67,7 +67,7 @@ __device__ __forceinline__ void stmatrix_x4(u32 address, u32 r0, u32 r1, u32 r2,
                :: "r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
 
-// A phase of the barrier completes after so many arrivals, and when the bytes that they announced are there.
+// A phase of the barrier completes after `arrivals` arrivals, once the bytes that they announced have come in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
@@ -117,13 +117,13 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `pending` of this warpgroup's MMA groups are under way.
+// Waits until at most `pending` of this warpgroup's MMA groups are in flight.
 template <int pending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 64 over 16, a from registers, b from shared memory.
+// d = a b (+ d if `accumulate`): 64 x 64 over 16, a from registers, b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int b_major = 0>
 __device__ __forceinline__ void wgmma_m64n64k16_f32_f16_f16_rs(float (&d)[32], const u32 (&a)[4], u64 b, u32 accumulate) {
@@ -142,11 +142,11 @@ __device__ __forceinline__ void wgmma_m64n64k16_f32_f16_f16_rs(float (&d)[32], c
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(b_major));
 }
 
-// Gives registers back: from here each thread of the warpgroup has `registers` of them.
+// Releases registers: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(registers)); }
 
-// Takes registers that others gave back: from here each thread of the warpgroup has `registers` of them.
+// Acquires registers that others released: from here on, each thread of the warpgroup has `registers` of them.
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(registers)); }
 
@@ -154,7 +154,7 @@ __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-// Waits for the kernels before this one in a dependent launch; then this one sees what they wrote.
+// In a dependent launch, waits for the kernels before this one; after that, their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel start as this one's blocks finish.
@@ -210,31 +210,31 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-// The first address of shared memory where a swizzled tile may begin: swizzles go by absolute addresses.  The launch asks
-// for as many bytes more.
+// The first address of shared memory where a swizzled tile may begin: swizzles depend on absolute addresses.  The launch
+// requests as many extra bytes.
 __device__ __forceinline__ u32 swizzle_base(const void* memory) {
   return (shared_address(memory) + swizzle_alignment - 1) & ~(swizzle_alignment - 1);
 }
 
-// For a ring with one count of uses across all slots: the parity of the slot's phase at the given use.
+// For a ring that counts the uses of all its slots together: the parity of the slot's phase at the given use.
 template <int slots, typename Count>
 __device__ __forceinline__ u32 parity_of_use(Count use) { return use / slots & 1; }
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"): where an operand begins, and the bytes
-// from one block of it to the next.  Of a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
-// the next 8, and `leading_bytes` do not matter; of one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
+// from one block of it to the next.  In a swizzled operand that is contiguous along k, `stride_bytes` lead from 8 rows to
+// the next 8, and `leading_bytes` do not matter; in one that is contiguous along m or n, `stride_bytes` lead from 8 of k to
 // the next 8, and `leading_bytes` from one span of the swizzle to the next.
-// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format counts 16 bytes as one.
+// `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.  The format is in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes, u32 swizzle) {
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The same of a swizzled operand that is contiguous along k, whose rows are a span of the swizzle.
+// The same for a swizzled operand that is contiguous along k, each of whose rows is one span of the swizzle.
 __device__ __forceinline__ u64 k_major_descriptor(u32 address, u32 row_bytes, u32 swizzle) {
   return wgmma_descriptor(address, 16, 8 * row_bytes, swizzle);
 }
 
-// Two neighboring elements by one load.
+// Two neighboring elements in one load.
 __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   const Vec2 pair = *reinterpret_cast<const Vec2*>(p);
   v[0] = pair.x;
@@ -252,17 +252,17 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // pairs.  This is the row of a lane's matrix.
 __device__ __forceinline__ int matrix_row(int lane) { return lane % 8; }
 
-// Which matrix of its pair is a lane's for ldmatrix.
+// Which matrix of its pair a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_of_pair(int lane) { return lane / 8 % 2; }
 
-// Which pair a lane's matrix for ldmatrix is of.
+// Which pair contains the matrix that a lane addresses for ldmatrix.
 __device__ __forceinline__ int matrix_pair(int lane) { return lane / 16; }
 
 // stmatrix takes from lane i the address of row i % 8 of matrix i / 8 (PTX ISA, "stmatrix").  Its four matrices are a warp's
-// accumulators of 16 rows by 16 columns.  This is the row of which a lane names 16 bytes.
+// accumulators of 16 rows by 16 columns.  This is the row in which a lane addresses 16 bytes.
 __device__ __forceinline__ int stmatrix_row(const int& lane) { return lane % 16; }
 
-// Which 16 bytes of that row a lane names.
+// Which 16 bytes of that row a lane addresses.
 __device__ __forceinline__ int stmatrix_chunk(const int& lane) { return lane / 16; }
 
 // ---- kernel ----------------------------------------------------------------------------------
@@ -286,20 +286,20 @@ constexpr int K = 64;
 constexpr int P = 224;
 constexpr int Q = 224;
 constexpr int R = 3;
-constexpr int points = 4;  // of a filter row
+constexpr int points = 4;  // per filter row
 constexpr int strips = 7;
-constexpr int quads = 8;  // of a row of a strip
-constexpr int width = quads + 1;  // pixels of a row of a phase
-constexpr int pixels = 128;  // outputs of a consumer's part of a tile
-constexpr int channels = 64;  // output channels of that part
+constexpr int quads = 8;  // in a row of a strip
+constexpr int width = quads + 1;  // pixels in a row of a phase
+constexpr int pixels = 128;  // outputs in a consumer's part of a tile
+constexpr int channels = 64;  // output channels in that part
 constexpr int tile_channels = 64;
-constexpr u32 phase_bytes = 7168;  // of a halo tile, from a phase to the next
+constexpr u32 phase_bytes = 7168;  // from a phase of a halo tile to the next
 constexpr u32 halves = 0x38003800;  // f16 0.5, twice
-constexpr int n_tiles = 1;  // of output channels
+constexpr int n_tiles = 1;  // tiles of output channels
 constexpr int tile_quads = 32;
-constexpr int line_tiles = 56;  // tiles down a strip
+constexpr int line_tiles = 56;  // down a strip
 constexpr int tiles = 3136;  // of pixels, all images
-constexpr int tile_k = 64;  // input channels of a halo tile
+constexpr int tile_k = 64;  // input channels in a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
@@ -308,7 +308,7 @@ constexpr int threads = 384;
 constexpr int producer_registers = 40;
 constexpr int consumer_registers = 232;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
-constexpr int stages = 2;  // halo tiles in flight, a ring
+constexpr int stages = 2;  // halo tiles in flight: a ring
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle depends on absolute addresses):
 //   halo tiles  2 rings x 2 stages x 28672
@@ -322,13 +322,13 @@ constexpr int stages = 2;  // halo tiles in flight, a ring
 // wraps around, so both sides wait for a parity that flips then.  The producer's parity starts at 1: on a fresh
 // barrier, a wait for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
-constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
-constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
+constexpr u32 row_bytes = 128;  // tile_k channels of a pixel or of an output channel: the swizzle's span
+constexpr u32 swizzle = 1;  // 128 bytes, as wgmma descriptors encode it
 constexpr u32 halo_tile_bytes = 28672;
-constexpr u32 halo_box_bytes = 27648;  // of a halo tile, what TMA brings
+constexpr u32 halo_box_bytes = 27648;  // bytes of a halo tile that TMA loads
 constexpr u32 filter_box_bytes = points * tile_channels * row_bytes;
 constexpr u32 filter_boxes = rings * stages * halo_tile_bytes;
-constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of this many pixels by all channels of a consumer
+constexpr int epi_tile_pixels = 64;  // y is stored in epilogue tiles of so many pixels by a consumer's channels
 constexpr u32 epi_tile_bytes = 8192;
 constexpr u32 filter_boxes_bytes = 98304;
 constexpr u32 epi_tiles = filter_boxes + filter_boxes_bytes;
@@ -344,7 +344,7 @@ __device__ __forceinline__ float epilogue(
   return max_nan_f32(v + value_b, 0.0f);
 }
 
-// y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
+// y[n, p, q, k] before the epilogue: only its own window and group.
 __device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int n, int p, int q, int k) {
   constexpr int C = 64;
   constexpr int H = 224;
@@ -398,21 +398,21 @@ void convgen_winograd_fused(
     prefetch_tensormap(&a_map);
     prefetch_tensormap(&b_map);
     for (int i = 0; i < rings * stages; ++i) {
-      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // the producer
-      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 4);  // the 4 warps of its ring's consumer
+      mbarrier_init(base + full_barriers + mbarrier_bytes * i, 1);  // by the producer
+      mbarrier_init(base + empty_barriers + mbarrier_bytes * i, 4);  // by the 4 warps of its ring's consumer
     }
-    mbarrier_init(base + filters_barrier, 1);  // the producer
+    mbarrier_init(base + filters_barrier, 1);  // by the producer
     fence_mbarrier_init();
   }
   __syncthreads();
-  // in a dependent launch, this kernel may start before the previous one ends: wait for what that one writes
+  // in a dependent launch, this kernel may start before the previous one ends: wait for its results
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
   if (warpgroup == consumers) {
     setmaxnreg_dec<producer_registers>();
     if (threadIdx.x == consumers * warpgroup_threads) {
-      // ---- producer: the filters once, then halo tiles for each tile, rings in turn
+      // ---- producer: loads the filters once, then halo tiles for each tile, rings in turn
       mbarrier_arrive_expect_tx(base + filters_barrier, channel_blocks * R * filter_box_bytes);
       for (int i = 0; i < channel_blocks * R; ++i) {
         const u32 tap_filters = base + filter_boxes + i * filter_box_bytes;
@@ -423,7 +423,7 @@ void convgen_winograd_fused(
         const int quad0 = tile % line_tiles * tile_quads;
         const int q0 = tile / line_tiles % strips * (4 * quads);
         const int n = tile / (line_tiles * strips);
-        const int use = turn / rings * channel_blocks;  // how often this ring was filled before
+        const int use = turn / rings * channel_blocks;  // how often this ring has been filled
         const int stage = turn % rings * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes;
         const u32 full = base + full_barriers + mbarrier_bytes * stage;
@@ -443,13 +443,13 @@ void convgen_winograd_fused(
     const int lane = thread % warp_threads;
     const u32 epi_tile_base = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
-    int use = 0;  // of the ring's stages
+    int use = 0;  // how often the ring's stages have been used
     mbarrier_wait_parity(base + filters_barrier, 0);
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int quad0 = tile % line_tiles * tile_quads;
       const int q0 = tile / line_tiles % strips * (4 * quads);
       const int n = tile / (line_tiles * strips);
-      // this lane's quad for ldmatrix, its pixel 0 or 1, and 8 or the next 8 of 16 channels
+      // what this lane addresses for ldmatrix: a quad, its pixel 0 or 1, and the first or second 8 of 16 channels
       const int lane_quad = quad0 + warp * 8 + matrix_row(lane);
       const int lane_row = lane_quad / quads - quad0 / quads;
       const u32 lane_pixel = (lane_row * width + lane_quad % quads) * row_bytes + matrix_pair(lane) * phase_bytes;
@@ -458,14 +458,14 @@ void convgen_winograd_fused(
         const int stage = ring * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes + lane_pixel;
         mbarrier_wait_parity(base + full_barriers + mbarrier_bytes * stage, parity_of_use<stages>(use));
-        u32 v[2][points][4];  // the MMAs read one while the next is made
+        u32 v[2][points][4];  // double buffer: the MMAs read one while the other is computed
 #pragma unroll
         for (int r = 0; r < R; ++r) {
           const u32 row_filters = base + filter_boxes + r * filter_box_bytes;
-          // of pixels 0 and 1 of a quad, 2 and 3, 4 and 5, which are 0 and 1 of the next one
+          // addresses of a quad's pixels 0 and 1, 2 and 3, and 4 and 5, which are pixels 0 and 1 of the next quad
           const u32 pixel = halo_tile + r * width * row_bytes;
           u32 places[3] = {pixel, pixel + 2 * phase_bytes, pixel + row_bytes};
-          // where the swizzle puts this lane's 16 bytes of each
+          // swizzled, for this lane's 16 bytes of each
 #pragma unroll
           for (int i = 0; i < 3; ++i) places[i] = (places[i] + matrix_of_pair(lane) * chunk_bytes) ^ (places[i] >> 3 & 0x70);
 #pragma unroll
@@ -478,7 +478,7 @@ void convgen_winograd_fused(
             const int buffer = (r * 4 + product) % 2;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-              // register i of a fragment: the first two outputs of a quad or the second, 8 channels or the next 8
+              // register i of a fragment: the first or second two outputs of a quad, and the first or second 8 channels
               const int pair = i % 2;
               const int part = i / 2;
               const u32 d0 = d[pair + 0][0 + part];
@@ -497,7 +497,7 @@ void convgen_winograd_fused(
                   k_major_descriptor(row_filters + i * (tile_channels * row_bytes) + product * (wgmma_k * 2), row_bytes, swizzle), (r | product) != 0);
             }
             wgmma_commit_group();
-            wgmma_wait_group<1>();  // the MMAs before are done with their points
+            wgmma_wait_group<1>();  // the previous MMAs are done with their points
           }
         }
         wgmma_wait_group<0>();
@@ -505,7 +505,7 @@ void convgen_winograd_fused(
         if (lane == 0) mbarrier_arrive(base + empty_barriers + mbarrier_bytes * stage);
         ++use;
       }
-      float acc[2][channels / 2];  // the even and the odd output of a pair
+      float acc[2][channels / 2];  // a pair's even and odd outputs
 #pragma unroll
       for (int i = 0; i < channels / 2; ++i) {
         acc[0][i] = 2.0f * m[0][i] + 4.0f * m[1][i] + 4.0f * m[2][i];
@@ -519,8 +519,8 @@ void convgen_winograd_fused(
         load_pair_f32(operand_b + k, channel_b[j]);
       }
 
-      // a transform makes a NaN of an infinity or NaN
-      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
+      // a transform turns infinities into NaNs and spreads NaNs
+      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // the neutral element; NaN if a sum is
 #pragma unroll
       for (int i = 0; i < pixels / wgmma_m * (channels / 2); ++i) {
         total[i % 4] += acc[i / (channels / 2)][i % (channels / 2)];
@@ -560,11 +560,11 @@ void convgen_winograd_fused(
       }
 #pragma unroll
       for (int first = 0; first < pixels; first += epi_tile_pixels) {
-        sync_consumer(consumer);  // the epilogue tile's last pixels are stored
+        sync_consumer(consumer);  // the epilogue tile's previous pixels have been stored
         const int row = warp * warp_rows + stmatrix_row(lane);
 #pragma unroll
         for (int j = 0; j < channels / 16; ++j) {
-          const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // of 16 bytes
+          const int column = (2 * j + stmatrix_chunk(lane)) ^ (row & 7);  // in chunks of 16 bytes
           const u32 place = epi_tile_base + row * (channels * 2) + column * chunk_bytes;
           const float* v = &acc[first / wgmma_m][j * 8];
           stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
@@ -590,7 +590,7 @@ void convgen_winograd_fused(
   }
 }
 
-// The transformed filters, by which the kernel above multiplies: U[r, point, k, c] = G w[k, r, :, c].
+// The transformed filters that the kernel above uses: U[r, point, k, c] = G w[k, r, :, c].
 // A thread transforms one row of the filter from one input channel to one output channel.
 extern "C" __global__ __launch_bounds__(128)
 void convgen_winograd_fused_filter(
@@ -602,7 +602,7 @@ void convgen_winograd_fused_filter(
   constexpr int u_stride_r = 16384, u_stride_point = 4096, u_stride_k = 64;  // in elements
 
   constexpr int block_threads = 128;
-  constexpr int total_threads = 12288;  // of all blocks, those with work
+  constexpr int total_threads = 12288;  // in all blocks, counting only threads with work
   const int index = blockIdx.x * block_threads + threadIdx.x;
   if (index >= total_threads) return;
   const int c = index % C;

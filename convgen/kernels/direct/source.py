@@ -237,9 +237,9 @@ def _comment(problem: ConvProblem, tile: int, blocked: bool) -> tuple[str, ...]:
         *window_formulas(problem),
     ]
     if problem.op is Op.DGRAD:
-        lines.append("and the division leaves no rest; outside of y is nothing to add.")
+        lines.append("and the divisions are exact; positions outside y add nothing.")
     else:
-        lines.append(f"and outside of x is padding, {fill(problem)}.")
+        lines.append(f"and positions outside x are padding, {fill(problem)}.")
     if grouped:
         lines.append(
             f"Group g joins channels c = g * {problem.c_per_group} + c_in_group with the outputs "
@@ -248,9 +248,9 @@ def _comment(problem: ConvProblem, tile: int, blocked: bool) -> tuple[str, ...]:
     lines += prologue_formulas(problem) + epilogue_formulas(problem)
     if tile > 1:
         lines.append(
-            f"A thread makes {tile} outputs that follow one another along {product.tiled_dim}, "
+            f"A thread makes {tile} consecutive outputs along {product.tiled_dim}, "
             f"and loads {product.shared} once for all."
         )
     if blocked:
-        lines.append("Each row of pixels is summed on its own first: short sums round less.")
+        lines.append("Each row of pixels is summed separately first: short sums round less.")
     return tuple(lines)

@@ -65,7 +65,7 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
     lines, value = scope.take(), source
     pointers = (Pointer("x", x.dtype, "x", run=run), Pointer("lowered", lowered.dtype, buffer, written=True, run=run))
     if tests:
-        lines += [f"// elsewhere is padding, {fill(problem)}", f"const bool inside = {all_hold(tests)};"]
+        lines += [f"// everything else is padding, {fill(problem)}", f"const bool inside = {all_hold(tests)};"]
         zero = f"{pointers[0].c_type}({'' if pointers[0].c_type == 'Vec4' else 0})"
         value = f"inside ? {source} : {CONVERSIONS[lowered.dtype].nan if problem.padding is Padding.NAN else zero}"
     units, per_unit = units_of(lowered, head_of(lowered) if sliced else 0)
@@ -77,7 +77,7 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
             *matrix_formulas(lowered),
             *window_formulas(problem),
             *([f"Channels are counted in runs of {run}, which move as one element."] if run > 1 else []),
-            "One thread an element; divisions and modulos undo the sums, so that there is no loop.",
+            "One thread per element; divisions and modulos recover the indices, so that there is no loop.",
         ),
         pointers,
         scope.index,
@@ -154,9 +154,9 @@ def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sli
             f"of {lowered_element(lowered)}, where",
             *matrix_formulas(lowered),
             *window_formulas(problem),
-            "as far as the division leaves no rest and the window lies within the output.",
+            "provided that the divisions are exact and the window lies within the output.",
             *epilogue_formulas(problem),
-            "One thread an element of x, which gathers in a fixed order: no atomics, the same bits every time.",
+            "One thread per element of x, which gathers in a fixed order: no atomics, identical bits every time.",
         ),
         pointers,
         scope.index,
@@ -221,7 +221,7 @@ def col2im_scatter(
             f"col2im: adds {lowered_element(lowered)} to {element('x' if into_x else 'sums', x.dims)}, where",
             *matrix_formulas(lowered),
             *window_formulas(replace(problem, op=Op.IM2COL)),
-            "One thread an element of the lowered matrix.  Additions come in any order: the last bits may vary.",
+            "One thread per element of the lowered matrix.  Additions come in any order: the last bits may vary.",
         ),
         pointers,
         scope.index,

@@ -21,21 +21,21 @@ EXTENTS = (
 
 #: What they are, where the name does not say it.
 COMMENTS = {
-    "chunks_at_once": "  // of a row, by so many threads",
+    "chunks_at_once": "  // chunks of a row, each copied by one thread",
     "row_chunks": "  // of 16 bytes",
-    "chunk_pieces": "  // copied one by one",
+    "chunk_pieces": "  // each copied separately",
     "rows_at_once": "  // by all threads",
-    "column_blocks": "  // that share all elements",
+    "column_blocks": "  // they divide all elements among them",
     "group_pack": "  // groups that are multiplied as one",
-    "padded_channels": "  // filled up with zeros",
+    "padded_channels": "  // including zeros at the end",
     "p_tiles": "  // down an image",
     "q_tiles": "  // across",
-    "row_channels": "  // of the taps of a filter row",
-    "Cg": "  // input channels of a group",
-    "Kg": "  // output channels of a group",
-    "walk_o": "  // planes of an image, as pixels are walked",
-    "walk_p": "  // rows of an image, as pixels are walked",
-    "walk_q": "  // pixels of a row, as they are walked",
+    "row_channels": "  // of all taps in a filter row",
+    "Cg": "  // input channels per group",
+    "Kg": "  // output channels per group",
+    "walk_o": "  // planes of an image, in the order of the walk",
+    "walk_p": "  // rows of an image, in the order of the walk",
+    "walk_q": "  // pixels of a row, in the order of the walk",
 }
 
 

@@ -20,7 +20,7 @@ DOCS = {
     "first": "its first pixel of y",
     "start": "where x is read for it, beyond where the others begin",
     "last": "the last tap that reaches it",
-    "taps": "how many taps do",
+    "taps": "how many taps reach it",
 }
 
 

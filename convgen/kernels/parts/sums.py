@@ -219,7 +219,7 @@ def _kernel(level: _Level) -> Kernel:
         place = at | coordinates(row, [d for d in values.dims if d not in t.dims])
         read = offset(scope, values, place, name="values")
     dtype = problem.number if level.number else values.dtype
-    what = "parts of sums" if level.number else f"elements of {level.sources[0]}" if _read(problem, t) else "values"
+    what = "partial sums" if level.number else f"elements of {level.sources[0]}" if _read(problem, t) else "values"
     names = [f"_{i}" for i in range(len(level.sums))] if len(level.sums) > 1 else [""]
     pointers = (
         (Pointer(f"values{name}", dtype, source), Pointer(f"sums{name}", problem.number, target, written=True))

@@ -27,8 +27,8 @@ from convgen.kernels.parts.lowering import CONVERSIONS, Condition, Scope, all_ho
 
 #: Form -> what a thread copies, in words, and the dims besides the filter's that it loops over.
 FORMS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "taps": ("One thread a window of one channel, with a loop for each axis of the filter.", ()),
-    "pixel": ("One thread an output pixel, with loops over its window's channels and taps.", ("g", "c", "c_in_group")),
+    "taps": ("One thread per window of one channel, with a loop for each axis of the filter.", ()),
+    "pixel": ("One thread per output pixel, with loops over its window's channels and taps.", ("g", "c", "c_in_group")),
 }
 
 
@@ -51,7 +51,7 @@ def im2col(problem: ConvProblem, entry: str, buffer: str, sliced: bool, form: st
     if tests:
         nan = problem.padding is Padding.NAN
         padding = CONVERSIONS[lowered.dtype].nan if nan else f"{lowered.element.c_type}(0)"
-        nest.add([f"// elsewhere is padding, {fill(problem)}", f"const bool inside = {all_hold(tests)};"])
+        nest.add([f"// everything else is padding, {fill(problem)}", f"const bool inside = {all_hold(tests)};"])
         value = f"inside ? {source} : {padding}"
     nest.drop_unused(f"{target}\n{value}")
     return Kernel(

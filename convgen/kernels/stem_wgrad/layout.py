@@ -29,7 +29,7 @@ class Layout(GradientLayout[Config]):
     vectors of neighboring output columns: 16 bytes apart, as wgmma has its k.  Under a stride, the vectors of one row
     of x make several lines, its phases."""
 
-    nan_cause = "a zero behind y's rows makes a NaN of an infinity or NaN of x"
+    nan_cause = "zeros after y's rows turn x's infinities into NaNs and spread NaNs"
 
     @cached_property
     def prepared(self) -> prepare.Prepared:

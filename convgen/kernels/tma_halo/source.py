@@ -119,7 +119,7 @@ def counts(layout: Layout) -> dict[str, Count]:
 def _nan_cause(layout: Layout) -> str:
     """Where filters have zeros that meet x's elements."""
     if not layout.config.lays_out_filters:
-        return "a zero behind a group's channels"
+        return "a zero after a group's channels"
     folded = "phases" if layout.strided else "folded rows"
     packed = ["packed groups"] if layout.config.group_pack > 1 else []
     return f"a zero between {' or '.join([*packed, *([folded] if layout.config.fold > 1 else [])])}"

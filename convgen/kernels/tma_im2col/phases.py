@@ -39,7 +39,7 @@ def phase_text(layout: Layout, constants: Constants) -> PhaseText | None:
         ("steps", "of the k loop"),
         (", ".join(sp.output), "the first pixel"),
         (", ".join(sp.filter), "the first tap that reaches it"),
-        (", ".join(f"{t}_taps" for t in sp.filter), "how many do"),
+        (", ".join(f"{t}_taps" for t in sp.filter), "how many taps reach it"),
         (", ".join(f"{t}_offset" for t in sp.filter), "where the first tap's pixels are in the box"),
     )
     rows = []

@@ -230,7 +230,7 @@ def _place(
     if planes:
         m = f"{image} * plane + {pixel}"
         if ends and layout.gemm.plane % config.tile_m:
-            lines.append(f"const int m_end = ({image} + 1) * plane;  // a tile's pixels are of one image")
+            lines.append(f"const int m_end = ({image} + 1) * plane;  // a tile's pixels belong to one image")
     if own:
         consumer_rows = _consumer_rows(layout)
         rows = f" + {rows or consumer_rows}" if rows or consumer_rows else ""

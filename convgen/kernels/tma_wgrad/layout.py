@@ -25,7 +25,7 @@ class Layout(GradientLayout[Config]):
 
     gemm: Gemm
 
-    nan_cause = "a zero around y's rows makes a NaN of an infinity or NaN of x"
+    nan_cause = "zeros around y's rows turn x's infinities into NaNs and spread NaNs"
 
     # ---- tiles
 

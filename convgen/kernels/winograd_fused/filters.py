@@ -41,7 +41,7 @@ def filters(layout: Layout) -> Kernel:
         value = lowering.store(w.dtype, weighted(transforms(M).filters.row(point), "tap{}"), "f32")
         lines.append(f"u[{offset(scope, u, at | {'point': number(point)})}] = {value};")
     comment = (
-        "The transformed filters, by which the kernel above multiplies: U[r, point, k, c] = G w[k, r, :, c].",
+        "The transformed filters that the kernel above uses: U[r, point, k, c] = G w[k, r, :, c].",
         "A thread transforms one row of the filter from one input channel to one output channel.",
     )
     pointers = (Pointer("w", w.dtype, "w"), Pointer("u", w.dtype, U, written=True))
