@@ -405,6 +405,22 @@ void convgen_depthwise_gradient_sums(
       const u32 zero = tile >> 31;  // hidden from the compiler, which would otherwise keep all of A in registers across tiles
       constexpr u32 lower_half = 0x4410, upper_half = 0x3244;  // select half a word in place, beside a zero
       float acc[sets][4][4] = {};
+      // what the epilogue reads: the loads are in flight while the taps are added up
+      constexpr int y_stride_n = 56448, y_stride_p = 8064, y_stride_q = 1152;  // in elements
+      Vec4 early_raw_saved_0[2 * sets] = {};
+      Vec4 early_raw_read_0[2 * sets] = {};
+#pragma unroll
+      for (int i = 0; i < 2 * sets; ++i) {
+        const int block = block_of(accumulator_column(lane) + i % 2);
+        const int from_strip = at_q + block % blocks * 4 + own_q;
+        const int from_band = at_p + block / blocks * 2 + i / 2 * 2 + own_p;
+        const int p = from_band;
+        const int q = from_strip;
+        if (from_strip < strip_columns && p < P && q < Q) {
+          early_raw_saved_0[i] = *reinterpret_cast<const Vec4*>(operand_saved + (n * y_stride_n + p * y_stride_p + q * y_stride_q + k));
+          early_raw_read_0[i] = *reinterpret_cast<const Vec4*>(operand_read + (n * y_stride_n + p * y_stride_p + q * y_stride_q + k));
+        }
+      }
       Vec4 row[read_rows][quads];
 #pragma unroll
       for (int line = 0; line < lines; ++line) {
@@ -468,14 +484,13 @@ void convgen_depthwise_gradient_sums(
         for (int e = 0; e < 8; ++e) v[e] = acc[i / 2][e / 2][e % 2 * 2 + i % 2];
         const int pixel = from_band * strip_columns + from_strip;
         if (from_strip < strip_columns && p < P && q < Q) {
-          constexpr int y_stride_n = 56448, y_stride_p = 8064, y_stride_q = 1152;  // in elements
-          const Vec4 raw_saved_0 = *reinterpret_cast<const Vec4*>(operand_saved + (n * y_stride_n + p * y_stride_p + q * y_stride_q + k));
+          const Vec4 raw_saved_0 = early_raw_saved_0[i];
+          const Vec4 raw_read_0 = early_raw_read_0[i];
           const float value_saved[8] = {
               cvt_f32_bf16(bf16(raw_saved_0.x)), cvt_f32_bf16(bf16(raw_saved_0.x >> 16)),
               cvt_f32_bf16(bf16(raw_saved_0.y)), cvt_f32_bf16(bf16(raw_saved_0.y >> 16)),
               cvt_f32_bf16(bf16(raw_saved_0.z)), cvt_f32_bf16(bf16(raw_saved_0.z >> 16)),
               cvt_f32_bf16(bf16(raw_saved_0.w)), cvt_f32_bf16(bf16(raw_saved_0.w >> 16))};
-          const Vec4 raw_read_0 = *reinterpret_cast<const Vec4*>(operand_read + (n * y_stride_n + p * y_stride_p + q * y_stride_q + k));
           const float value_read[8] = {
               cvt_f32_bf16(bf16(raw_read_0.x)), cvt_f32_bf16(bf16(raw_read_0.x >> 16)),
               cvt_f32_bf16(bf16(raw_read_0.y)), cvt_f32_bf16(bf16(raw_read_0.y >> 16)),

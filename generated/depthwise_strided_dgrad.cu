@@ -279,6 +279,18 @@ void convgen_depthwise_strided_dgrad(
       const int at_p = tile / column_tiles * tile_p;
       const int at_q = tile % column_tiles * tile_q;
       float acc[tile_p][tile_q][vector] = {};
+      // what the epilogue reads: the loads are in flight while the taps are added up
+      constexpr int y_stride_n = 1204224, y_stride_p = 10752, y_stride_q = 96;  // in elements
+      u64 early_raw_saved_0[tile_p][tile_q] = {};
+#pragma unroll
+      for (int a = 0; a < tile_p; ++a) {
+        const int p = first_p + at_p + a;
+#pragma unroll
+        for (int b = 0; b < tile_q; ++b) {
+          const int q = strip_q + at_q + b;
+          early_raw_saved_0[a][b] = *reinterpret_cast<const u64*>(operand_saved + (n * y_stride_n + p * y_stride_p + q * y_stride_q + k));
+        }
+      }
 #pragma unroll
       for (int i = 0; i < read_rows; ++i) {
         int at = stage * slab_rows + at_p / 2 + i;
@@ -318,8 +330,7 @@ void convgen_depthwise_strided_dgrad(
           float v[vector];
 #pragma unroll
           for (int e = 0; e < vector; ++e) v[e] = acc[a][b][e];
-          constexpr int y_stride_n = 1204224, y_stride_p = 10752, y_stride_q = 96;  // in elements
-          const u64 raw_saved_0 = *reinterpret_cast<const u64*>(operand_saved + (n * y_stride_n + p * y_stride_p + q * y_stride_q + k));
+          const u64 raw_saved_0 = early_raw_saved_0[a][b];
           const float value_saved[4] = {
               cvt_f32_f16(f16(u32(raw_saved_0))), cvt_f32_f16(f16(u32(raw_saved_0) >> 16)),
               cvt_f32_f16(f16(u32(raw_saved_0 >> 32))), cvt_f32_f16(f16(u32(raw_saved_0 >> 32) >> 16))};

@@ -20,6 +20,7 @@ from convgen.kernels.depthwise_stream.config import Config as StreamConfig
 from convgen.kernels.depthwise_stream.kernel import held
 from convgen.kernels.depthwise_stream.maths import layout_of
 from convgen.kernels.parts import cost
+from convgen.kernels.parts.formula_cost import formula_instructions
 from convgen.kernels.parts.hopper import launch_blocks, launch_registers
 from convgen.planner import choose, untuned
 from convgen.targets import TARGETS, Target
@@ -408,3 +409,21 @@ def test_auto_prepares_planes_where_that_wins(name: str) -> None:
     assert chosen.strategy.name == strategy
     plan = chosen.strategy.plan(problem, TARGET, chosen.options)
     assert ("workspace.x" in {w.name for w in plan.workspaces}) == copied
+
+
+@pytest.mark.parametrize("math", ["fma", "mma"])
+def test_an_epilogue_of_depthwise_layers_costs_what_it_computes(math: str) -> None:
+    plain = make("dgrad", 64, 144, 144, (28, 28), (3, 3), pad=1, groups=144, dtype="bf16")
+    z = "operand z: bf16[n, h, w, c]  result s: f32[c]"
+    formulas = [
+        "x = acc",
+        f"{z}  g = select(z > 0, acc, 0)  s = g  x = g",
+        f"{z}  e = sigmoid(z)  g = acc * e * (1 + z * (1 - e))  s = g  x = g",
+        f"{z}  e = sigmoid(z)  g = acc * e * (1 + z * (1 - e)) / (1 + z * z)  s = g  x = g",
+    ]
+    texts = [str(plain).replace("op dgrad", f"epilogue {{ {formula} }} op dgrad") for formula in formulas]
+    problems = [load(text)[0].problem for text in texts]
+    counted = [formula_instructions(p) for p in problems]
+    times = [estimate("depthwise", p, {"kernel": "depthwise_stream", "math": math}) for p in problems]
+    assert counted == sorted(counted) and counted[0] == 0 and counted[2] > 3 * counted[1]
+    assert times == sorted(times) and times[3] > times[1] > times[0]

@@ -12,7 +12,7 @@ from torch._functorch.aot_autograd import make_boxed_func  # noqa: E402
 
 import convgen.torch as ct  # noqa: E402
 from convgen.torch import ops  # noqa: E402
-from convgen.torch.asked import Forward, Summed  # noqa: E402
+from convgen.torch.asked import COMPUTED, Forward, Summed  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
 from convgen.torch.network import prepare, training  # noqa: E402
 from convgen.torch.network.report import Row  # noqa: E402
@@ -268,9 +268,9 @@ def test_sums_are_weighed_against_the_passes_that_they_spare(monkeypatch):
     assert masked.times(Timer()) == (13.0, 8.0 + 10 + 1)
     # what BatchNorm read is read for the activation, too, and again by the pass behind
     of_norm = Summed(bare, [large, *[mean] * 5], "silu_backward_of_norm", "value product_of_norm")
-    assert of_norm.times(Timer()) == (13.0, 8.0 + 4 + 1)
+    assert of_norm.times(Timer()) == (13.0, pytest.approx(8.0 + 4 + 2 * COMPUTED["silu_backward_of_norm"] + 1))
     of_sum = Summed(bare, [large, large, *[mean] * 5], "add silu_backward_of_norm", "value product_of_norm")
-    assert of_sum.times(Timer()) == (13.0, 8.0 + 8 + 1)
+    assert of_sum.times(Timer()) == (13.0, pytest.approx(8.0 + 8 + 2 * COMPUTED["silu_backward_of_norm"] + 1))
 
 
 def test_a_channel_of_one_value_has_no_negative_variance(graphs):

@@ -22,7 +22,7 @@ from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options, considered
 from convgen.kernels.depthwise_direct import cost
 from convgen.kernels.depthwise_direct.config import Config
-from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts import lowering, runs
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import Axis, axes
 from convgen.kernels.parts.channel_vectors import filter_pitch, inputs
@@ -245,7 +245,7 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
             index=index,
             accumulator=lowering.ACCUMULATORS[accumulate].c_type,
             load_filter=lowering.load(problem.w.dtype, f"w[{layout.filter_offset(constants)}]", accumulate),
-            load_input=output.load_run(
+            load_input=runs.load_run(
                 problem.x.dtype, "value", "source + j * column_step", layout.inputs, "inside", accumulate
             ),
             x_offset=x_offset,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from convgen.ir.size import Size
 from convgen.kernels.base import Obstacle, Obstacles
-from convgen.kernels.depthwise_stream.layout import UNIT, WORD, Layout
+from convgen.kernels.depthwise_stream.layout import PRODUCER, UNIT, WORD, Layout
 from convgen.kernels.depthwise_stream.maths import MATHS
 from convgen.kernels.parts.channel_vectors import inputs
 from convgen.kernels.parts.depthwise import vector_obstacles, whole_runs
 from convgen.kernels.parts.hopper import MAX_BOX, launch_registers
 from convgen.kernels.parts.limits import MAX_REGISTERS, MAX_THREADS
 
-PRODUCER = 32  # threads
 MOST_STAGES = 64
 
 
@@ -67,7 +66,7 @@ def illegal(layout: Layout) -> list[Obstacle]:
 
 def fits_registers(layout: Layout, blocks: int, may_spill: bool = False) -> bool:
     """Whether threads have the registers they need, of so many blocks on a multiprocessor; with `may_spill`, but for
-    those of operands."""
+    those of operands, some of which are then loaded late."""
     threads = layout.consumer_threads + PRODUCER
-    needed = layout.registers + (0 if may_spill else layout.operand_registers)
+    needed = layout.registers + (0 if may_spill else layout.operand_registers + layout.early_registers)
     return threads <= MAX_THREADS and needed <= launch_registers(layout.target, threads, blocks)

@@ -13,6 +13,7 @@ from convgen.kernels.parts.assignment import Assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.channel_vectors import filter_pitch
 from convgen.kernels.parts.depthwise import channel_run
+from convgen.kernels.parts.formula_cost import formula_instructions
 
 OTHER_REGISTERS = 14  # a thread's, for places and counters
 FEW_TAPS, FEW_TAPS_TILES = 9, ((2, 4), (1, 4), (1, 7), (2, 7), (4, 4))
@@ -53,7 +54,8 @@ class Layout(Shared):
         taps = self.read.taps / self.run_outputs  # of an output, on average
         products = c.tile_p * c.tile_q * taps * c.vector * (MANY_TAPS if self.read.taps > FEW_TAPS else 1.0)
         filters = 0 if self.in_registers else c.tile_p / rows.phases * self.read.taps * max(1, c.vector // 4) * 4
-        stores = c.tile_p * c.tile_q * (c.vector * (0.5 + len(self.sums)) + 2)
+        of_result = 0.5 + len(self.sums) + formula_instructions(self.read)
+        stores = self.tile_pixels * (c.vector * of_result + 2)
         return products + loads * (self.inputs + 1) + filters + stores
 
     @cached_property

@@ -22,11 +22,11 @@ from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.depthwise_stream import cost, fma, mma
 from convgen.kernels.depthwise_stream.config import Config
-from convgen.kernels.depthwise_stream.constraints import PRODUCER, illegal, malformed
+from convgen.kernels.depthwise_stream.constraints import illegal, malformed
 from convgen.kernels.depthwise_stream.launches import launch, pointers
-from convgen.kernels.depthwise_stream.layout import UNIT, Layout
+from convgen.kernels.depthwise_stream.layout import PRODUCER, UNIT, Layout
 from convgen.kernels.depthwise_stream.space import space
-from convgen.kernels.parts import lowering, output, partial_sums
+from convgen.kernels.parts import lowering, partial_sums, runs
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.constants import Constants, extent_name
@@ -172,7 +172,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             filter_type="u16" if on_tensor_cores else lowering.ACCUMULATORS[accumulate].c_type,
             load_filter=load_filter,
             constants=constants,
-            load_input=output.load_shared_run(problem.x.dtype, "value", "source", layout.inputs, accumulate),
+            load_input=runs.load_shared_run(problem.x.dtype, "value", "source", layout.inputs, accumulate),
             mma=f"mma_m16n8k8_f32_{problem.x.dtype}_{problem.x.dtype}",
             window_sum=_window_sum(layout, constants) if layout.own_zeros else None,
             mentioned=mentioned,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from convgen.ir.plan import Launch, Param
-from convgen.kernels.depthwise_stream.constraints import PRODUCER
-from convgen.kernels.depthwise_stream.layout import Layout
+from convgen.kernels.depthwise_stream.layout import PRODUCER, Layout
 from convgen.kernels.parts import partial_sums
 from convgen.kernels.parts.depthwise import boxes
 from convgen.kernels.parts.elementwise import Pointer, epilogue_pointers, factor_pointers, result_pointers

@@ -8,9 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from convgen.ir.problem import SECTOR
+from convgen.ir.tensor import Tensor
 from convgen.kernels.depthwise_stream.config import Config
 from convgen.kernels.parts.channel_vectors import inputs
 from convgen.kernels.parts.depthwise import Depthwise
+from convgen.kernels.parts.hopper import launch_registers
 from convgen.kernels.parts.limits import WARP
 from convgen.kernels.parts.output import is_of_channels
 from convgen.kernels.parts.persistent import workers
@@ -19,6 +21,7 @@ ALIGNMENT = 128  # bytes: where TMA may write
 UNIT = 16  # bytes: what a lane loads of a pixel at most
 WORD = 4  # bytes: what a lane loads of a pixel at least
 SUM = 4  # bytes
+PRODUCER = WARP  # threads: one of them loads
 USUAL_OPERANDS = 2  # of channels: a bias and a scale, for which all counts of registers allow
 COMPUTED = 3  # values of a channel that a longer formula holds: BatchNorm's result and functions of it
 
@@ -244,6 +247,30 @@ class Layout(Depthwise[Config]):
         """For operands of channels beyond the usual ones, whose values a thread keeps, and what is computed of them."""
         more = sum(is_of_channels(self.read, t) for t in self.read.operands) - USUAL_OPERANDS
         return (more + COMPUTED) * self.config.vector if more > 0 else 0
+
+    @property
+    def tile_pixels(self) -> int:
+        """Results of a thread's tile, each of a vector of channels."""
+        return self.config.tile_p * self.config.tile_q
+
+    @cached_property
+    def early_registers(self) -> int:
+        """For what the epilogues of a tile read, if it is loaded before the taps are added up: vectors of words."""
+        of_pixel = (t.element.bytes * self.config.vector // WORD for t in self.vector_operands)
+        return self.tile_pixels * sum(of_pixel)
+
+    @cached_property
+    def vector_operands(self) -> list[Tensor]:
+        """Those of which a thread loads a vector for each pixel."""
+        alike = (t for t in self.read.operands if t.dims[-1:] == self.read.y.dims[-1:] and t.dims != ("k",))
+        return [t for t in alike if t.element.bytes * self.config.vector >= WORD]
+
+    @cached_property
+    def early(self) -> bool:
+        """Whether that is loaded so early: threads have the registers for it."""
+        needed = self.registers + self.operand_registers + self.early_registers
+        threads = self.consumer_threads + PRODUCER
+        return self.early_registers > 0 and needed <= launch_registers(self.target, threads, self.config.blocks)
 
     @property
     def partial_bytes(self) -> dict[str, int]:

@@ -25,6 +25,7 @@ from convgen.kernels.depthwise_stream.layout import Layout as Shared
 from convgen.kernels.parts.assignment import Assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.depthwise import channel_run
+from convgen.kernels.parts.formula_cost import formula_instructions
 
 TYPES = ("f16", "bf16")
 CHANNELS = 8  # of a warp: what a lane loads of a pixel
@@ -84,6 +85,11 @@ class Layout(Shared):
         down = COLUMNS // across
         quads = -(-columns.inputs(q) // QUAD)
         return Blocks(p, q, across, down, self.config.tile_p // (down * p), rows.inputs(p), quads)
+
+    @property
+    def tile_pixels(self) -> int:
+        """Of a lane: one of two blocks in each set."""
+        return 2 * self.blocks.sets
 
     @property
     def swizzle(self) -> int:
@@ -188,7 +194,7 @@ class Layout(Shared):
         ways = 2 if self.axes[1].stride % 2 == 0 else 1 if self.swizzle else min(units & -units, 8)
         loads = rows.inputs(b.rows) * (b.quads * (1 + 3 * ways) + 3)
         factors = b.lines * b.quads * (2 * WORDS + (0 if self.in_registers else 4))
-        stores = b.sets * (80 + 2 * CHANNELS * len(self.sums))
+        stores = b.sets * (80 + 2 * CHANNELS * (len(self.sums) + formula_instructions(self.read)))
         return loads + factors + b.lines * b.quads * WORDS * b.sets * MMA + stores
 
 

@@ -13,7 +13,7 @@ from convgen.ir.integer import floordiv, symbol
 from convgen.ir.plan import Param, Plan
 from convgen.ir.tensor import Tensor
 from convgen.kernels.depthwise_wgrad.layout import Layout, Walk
-from convgen.kernels.parts import gradient, output
+from convgen.kernels.parts import gradient, runs
 from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.depthwise import boxes
 from convgen.kernels.parts.elementwise import Pointer, window_formulas
@@ -236,7 +236,7 @@ def _decode(tensor: Tensor, run: int) -> list[str]:
     """Lines that make `value[run]` of such a load `raw`."""
     size = run * tensor.element.bytes
     raws = [f"__float_as_uint(raw.{part})" for part in "xy"] if size == 8 else ["raw"]
-    return output.decode_run(tensor.dtype, "value", raws, size // len(raws), run, "f32")
+    return runs.decode_run(tensor.dtype, "value", raws, run, "f32")
 
 
 def _tap(layout: Layout) -> str:

@@ -23,7 +23,7 @@ from convgen.ir.tensor import Tensor
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle
 from convgen.kernels.config import Options
-from convgen.kernels.parts import lowering, output, sums
+from convgen.kernels.parts import lowering, output, runs, sums
 from convgen.kernels.parts.constants import Constants, Definition
 from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, epilogue_pointers
 from convgen.kernels.parts.pixel_slices import ATOMIC, ORDERED, Sliced
@@ -273,7 +273,7 @@ def gradient_sum(plan: Plan, layout: GradientLayout[C]) -> Sum | None:
     return Sum(
         plan.launch("sum"), _pointers(layout), epilogue_formulas(problem), left, _sharers(layout), w.size,
         run, lowering.index_type(problem, (w.size * left + SUM_BLOCK * run,)),
-        output.load_run("f32", "part", "partials + slice * size + offset", run),
+        runs.load_run("f32", "part", "partials + slice * size + offset", run),
         output.result(problem, maps, along, output.OFFSET, run, "f32"),
         layout.nan_cause if layout.own_zeros else "",
     )  # fmt: skip

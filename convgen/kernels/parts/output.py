@@ -10,7 +10,7 @@ innermost, and pixels otherwise (then x and w change places in the product).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sympy import Expr, Integer, Symbol
@@ -29,10 +29,8 @@ from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import lowering
 from convgen.kernels.parts.constants import Constants, Definition
 from convgen.kernels.parts.phase_table import PhaseTable
+from convgen.kernels.parts.runs import VECTOR_BYTES, WORD, Raw, broken, decode_run, load_run, raw_run
 
-WORD = 4
-VECTOR_BYTES = 16  # the widest load or store of a thread
-LINE = 100  # characters of generated text before it is indented
 #: C text of a 4-byte element's bits, by its type and the accumulator's.
 WHOLE_WORDS = {
     ("f32", "f32"): "__float_as_uint({0})",
@@ -152,6 +150,7 @@ class Result:
 
     `channels` are loads, too: of operands that have a value for each channel alone, by name.  A thread that keeps its
     channels loads them once, and adds sums up: `body` adds to `total_<name>[e]`.  `further` stores further results.
+    `raws` come before `loads`, which decode them, or are made long before.
     """
 
     c_type: str  # of v
@@ -164,12 +163,13 @@ class Result:
     further: tuple[str, ...] = ()
     constants: tuple[Definition, ...] = ()  # definitions of what these mention
     of_store: tuple[Definition, ...] = ()  # and of what only y's store does
+    raws: tuple[Raw, ...] = ()
 
     @property
     def text(self) -> str:
         """All but y's store, for a look at what it mentions."""
         channels = (line for _, lines in self.channels for line in lines)
-        return "\n".join([*channels, *self.loads, *self.body, *self.further])
+        return "\n".join([*channels, *(r.value for r in self.raws), *self.loads, *self.body, *self.further])
 
 
 @dataclass(frozen=True)
@@ -213,6 +213,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
         return Result(lowering.ACCUMULATORS[accumulator].c_type, (), (), stored, words, y, of_store=constants.all)
     assert problem.epilogue
     loads: list[str] = []
+    raws: list[Raw] = []
     channels: list[tuple[str, tuple[str, ...]]] = []
     values: dict[str, str] = {}
     for t in lowering.used_operands(problem):
@@ -223,11 +224,14 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
             continue
         values[t.name] = f"{name}[e]"
         if common >= run:
-            lines = load_run(t.dtype, name, f"operand_{t.name} + {bracket(at.first(t))}", run)
+            pointer = f"operand_{t.name} + {bracket(at.first(t))}"
             if along.role == "channels" and is_of_channels(problem, t):
-                channels.append((t.name, tuple(lines)))
+                channels.append((t.name, tuple(load_run(t.dtype, name, pointer, run))))
+            elif found := raw_run(t.dtype, name, pointer, run):
+                raws += found
+                loads += decode_run(t.dtype, name, [raw.name for raw in found], run, "f32")
             else:
-                loads += lines
+                loads += load_run(t.dtype, name, pointer, run)
             continue
         element = f"operand_{t.name}[{at.element(t)}]"
         loads += [f"float {name}[{run}];", *_each(run, f"{name}[e] = {lowering.load(t.dtype, element, 'f32')};")]
@@ -250,9 +254,9 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
     body += (f"total_{t.name}[e] += {values[t.name]};" for t in problem.sums if problem.like(t) is problem.result)
     body.append(f"v[e] = {c_epilogue(last.value, 'v[e]', values)};")
     stored = store_run(dtype, y, run, "f32")
-    lines = [*loads, *further, *(line for _, some in channels for line in some)]
+    lines = [*(raw.value for raw in raws), *loads, *further, *(line for _, some in channels for line in some)]
     return Result("float", tuple(loads), tuple(body), stored, _words(dtype, run, "f32"), y, tuple(channels),
-                  tuple(further), *constants.parted("\n".join(lines)))  # fmt: skip
+                  tuple(further), *constants.parted("\n".join(lines)), tuple(raws))  # fmt: skip
 
 
 def _each(run: int, statement: str) -> list[str]:
@@ -323,78 +327,7 @@ def store_run(dtype: str, pointer: str, run: int, accumulator: str, values: str 
         if len(vector) == 1:
             lines.append(f"{target}{vector[0]};")
         elif len(vector) == 2:
-            lines += _broken(target, (f"u64({vector[1]}) << 32 |", vector[0]), " ", ";")
+            lines += broken(target, (f"u64({vector[1]}) << 32 |", vector[0]), " ", ";")
         else:
-            lines += _broken(f"{target}Vec4{{", vector, ", ", "};")
+            lines += broken(f"{target}Vec4{{", vector, ", ", "};")
     return tuple(lines)
-
-
-def _broken(head: str, parts: Sequence[str], separator: str, tail: str) -> list[str]:
-    """The parts between head and tail: on one line, or as many on each as it has room for."""
-    whole = head + separator.join(parts) + tail
-    if len(whole) <= LINE:
-        return [whole]
-    lines = [parts[0]]
-    for part in parts[1:]:
-        if len(lines[-1] + separator + part) <= LINE - 4:
-            lines[-1] += separator + part
-        else:
-            lines[-1] += separator.rstrip()
-            lines.append(part)
-    return [head.rstrip(), *(f"    {line}" for line in lines[:-1]), f"    {lines[-1]}{tail}"]
-
-
-def load_run(dtype: str, name: str, pointer: str, run: int, condition: str = "", accumulator: str = "f32") -> list[str]:
-    """Lines that load `run` neighbors, as vectors of at most 16 bytes, into `name[run]` of the accumulator's
-    type; zeros where `condition` is given and does not hold."""
-    size = DTYPES[dtype].bytes
-    c_type = lowering.ACCUMULATORS[accumulator].c_type
-    when = f"{condition} ? " if condition else ""
-    if run * size < WORD or run == 1:
-        zero = f" : {lowering.ACCUMULATORS[accumulator].zero}" if condition else ""
-        values = [when + lowering.load(dtype, f"({pointer})[{i}]", accumulator) + zero for i in range(run)]
-        return [f"const {c_type} {name}[{run}] = {{{', '.join(values)}}};"]
-    width = min(run * size, VECTOR_BYTES)
-    access = lowering.ACCESS[width]
-    zero = f" : {access}{{}}" if condition else ""
-    lines: list[str] = []
-    raws: list[str] = []
-    for start in range(0, run * size, width):
-        at = pointer if start == 0 else f"{pointer} + {start // size}"
-        raws.append(f"raw_{name.removeprefix('value_')}_{start // width}")
-        lines.append(f"const {access} {raws[-1]} = {when}*reinterpret_cast<const {access}*>({at}){zero};")
-    return [*lines, *decode_run(dtype, name, raws, width, run, accumulator)]
-
-
-def load_shared_run(dtype: str, name: str, address: str, run: int, accumulator: str) -> list[str]:
-    """The same from shared memory, where the run takes 4 bytes or more."""
-    width = min(run * DTYPES[dtype].bytes, VECTOR_BYTES)
-    lines: list[str] = []
-    raws: list[str] = []
-    for start in range(0, run * DTYPES[dtype].bytes, width):
-        raws.append(f"raw_{start // width}")
-        at = address if start == 0 else f"{address} + {start}"
-        lines.append(f"const {lowering.ACCESS[width]} {raws[-1]} = {lowering.SHARED_LOADS[width]}({at});")
-    return [*lines, *decode_run(dtype, name, raws, width, run, accumulator)]
-
-
-def decode_run(dtype: str, name: str, raws: Sequence[str], width: int, run: int, accumulator: str) -> list[str]:
-    """The lines that make `name[run]` of `raws`, loaded vectors of `width` bytes, or an element of less than a word."""
-    size = DTYPES[dtype].bytes
-    words = [word for raw in raws for word in _parts(raw, width)]
-    values = []
-    for i in range(run):
-        word, bits = words[i * size // WORD], 8 * (i * size % WORD)
-        shifted = f"{word} >> {bits}" if bits else word
-        values.append(lowering.decode(dtype, shifted, accumulator))
-    return _broken(f"const {lowering.ACCUMULATORS[accumulator].c_type} {name}[{run}] = {{", values, ", ", "};")
-
-
-def _parts(name: str, width: int) -> Sequence[str]:
-    return {
-        1: [name],
-        2: [name],
-        4: [name],
-        8: [f"u32({name})", f"u32({name} >> 32)"],
-        16: [f"{name}.{p}" for p in "xyzw"],
-    }[width]

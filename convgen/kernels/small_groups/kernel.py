@@ -23,7 +23,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options, considered
-from convgen.kernels.parts import lane_columns, lowering, output
+from convgen.kernels.parts import lane_columns, lowering, output, runs
 from convgen.kernels.parts.axes import Axis, axes
 from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.cost import on
@@ -142,7 +142,7 @@ class Layout(base.Layout[Config]):
     @property
     def per_word(self) -> int:
         """Elements of a word."""
-        return output.WORD // self.element_bytes
+        return runs.WORD // self.element_bytes
 
     @property
     def per_chunk(self) -> int:

@@ -14,7 +14,7 @@ from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.ir.winograd import TAPS
-from convgen.kernels.parts import output
+from convgen.kernels.parts import output, runs
 from convgen.kernels.parts.constants import Constants, extent_name
 from convgen.kernels.parts.elementwise import (
     Kernel,
@@ -65,7 +65,7 @@ def filters(layout: Layout) -> Kernel:
     lines = scope.take()
     inside = all_hold([t for d in ("k", "c") for t in scope.bound_tests(at[d], 0, Integer(problem.extent(d)), d)])
     taps = {"r": scope.declare("i", TAPS), "s": scope.declare("j", TAPS)}
-    loads = output.load_run(w.dtype, "loaded", f"w + {bracket(offset(scope, w, at | taps))}", 1, inside)
+    loads = runs.load_run(w.dtype, "loaded", f"w + {bracket(offset(scope, w, at | taps))}", 1, inside)
     names = scope.constants.strides(_points(layout, "u", ("point", "pair"), (pairs,)))
     target = scope.text(scope.declare("point", layout.points) * pairs + index, names)
     stores = [POINT, *output.store_run(w.dtype, f"u + {bracket(target)}", 1, "f32", "held[i][j]")]
@@ -87,7 +87,7 @@ def inputs(layout: Layout) -> Kernel:
     at["w"], more = window(scope, problem, "x", "w", at)
     column = scope.take()
     inside = all_hold([*tests, *more, *scope.bound_tests(at["c"], 0, Integer(problem.c), "c")])
-    loads = output.load_run(x.dtype, "loaded", f"x + {bracket(offset(scope, x, at))}", run, inside)
+    loads = runs.load_run(x.dtype, "loaded", f"x + {bracket(offset(scope, x, at))}", run, inside)
     v = _points(layout, "v", ("tile", "point", "c"), (layout.channels,))
     target = offset(scope, v, {"tile": tile.number, "point": scope.declare("point", layout.points), "c": at["c"]})
     stores = [POINT, *output.store_run(x.dtype, f"v + {bracket(target)}", run, "f32", "held[i][j]")]
@@ -112,7 +112,7 @@ def outputs(layout: Layout) -> Kernel:
         lines.append("const int k = 0;")
     sums = _points(layout, "m", ("tile", "point", "k"), (layout.columns,))
     place = {"tile": tile.number, "point": scope.declare("point", layout.points), "k": tile.at["k"]}
-    loads = [POINT, *output.load_run("f32", "loaded", f"m + {bracket(offset(scope, sums, place))}", run)]
+    loads = [POINT, *runs.load_run("f32", "loaded", f"m + {bracket(offset(scope, sums, place))}", run)]
     dims = ("n", *problem.spatial.output, "k")
     maps = derive(problem, [variable(d, problem.extent(d)) for d in dims], {d: symbol(d) for d in dims})
     result = output.result(problem, maps, along, symbol("k" if along.role == "channels" else "q"), run, "f32")

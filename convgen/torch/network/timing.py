@@ -127,7 +127,7 @@ class Timer:
         arguments: tuple[Any, ...] = *asked.reads, asked.operands, asked.epilogue, asked.sums, *asked.bare[3:]
         return self._us(f"{_who(serving)} with sums", arguments, None, lambda x, w, operands: launch(x, w, operands)[0])
 
-    def passes(self, asked: Summed, tensors: int) -> float:
+    def passes(self, asked: Summed, tensors: float) -> float:
         """Sums by passes over so many tensors as large as the result: reading each, at the time of half a copy, and a
         launch that finishes the sums, at that of a copy of one."""
         result = asked.result
