@@ -151,12 +151,14 @@ class Optimized(StandIn):
         if any(map(_training, self._modes)):
             self._look_at_model()  # which may find that a module that was the model's trains
         given = Given.of(args, kwargs)
+        if _of_functorch():  # torch.func takes the model's own derivatives
+            return self._itself(*given.args, **given.kwargs)
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given.tensors()) and not _traced():
             hint = "hint: for these, call the model that it was made of; for results alone, use torch.no_grad()"
             why = "an argument requires gradients, of which an optimized model records none"
             warn(f"convgen.torch.optimize: {why}\n{hint}")
         if _transformed():
-            return self._of_transforms(given)
+            return self._as_it_is(given)
         if self.options.config.get("triton.cudagraphs"):
             torch.compiler.cudagraph_mark_step_begin()
         return self._run(given)
@@ -276,12 +278,6 @@ class Optimized(StandIn):
         with torch.no_grad():
             return (model or self._itself)(*given.args, **given.kwargs)
 
-    def _of_transforms(self, given: Given) -> Any:
-        """The model itself, of which torch.func takes the derivatives."""
-        if torch._C._functorch.peek_interpreter_stack() is None:
-            return self._as_it_is(given)
-        return self._itself(*given.args, **given.kwargs)
-
     @property
     def _itself(self) -> Callable[..., Any]:
         """What the model itself computes."""
@@ -367,10 +363,14 @@ def _traced() -> bool:
     return bool(torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing() or is_fx_symbolic_tracing())
 
 
+def _of_functorch() -> bool:
+    """Whether torch.func transforms this one."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def _transformed() -> bool:
     """Or torch.func transforms this one, or numbers have tangents, of which a compiled graph knows nothing."""
-    functorch: Any = torch._C._functorch
-    return _traced() or functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return _traced() or _of_functorch() or forward_ad._current_level >= 0
 
 
 def _try(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
