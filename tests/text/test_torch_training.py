@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import threading
 import warnings
@@ -251,6 +252,30 @@ def test_compiled_transposed_convolutions(graphs, output_padding, monkeypatch):
     for mine, theirs in zip(torch.autograd.grad(compiled(x).square().sum(), inputs), expected, strict=True):
         near(mine, theirs, 1e-4)
     assert graphs == [["convgen.conv_input"], ["convgen.conv_weight", "convgen.conv"]]
+
+
+@pytest.mark.parametrize("inductor", [False, True])
+@pytest.mark.parametrize("kind", ["SGD", "AdamW"])
+def test_a_compiled_optimizer_s_step_is_taken_once(kind, inductor, monkeypatch):
+    """Weights are no arguments of its graph.  Inductor's part is left out."""
+    inner = lambda graph_module, inputs, **_: make_boxed_func(graph_module.forward)  # noqa: E731
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx_inner", inner)
+    torch._dynamo.reset()
+    options = dict(momentum=0.9) if kind == "SGD" else dict(amsgrad=True)
+    x, model = torch.randn(2, 4, 6, 6), nn.Conv2d(4, 8, 3)
+    other = copy.deepcopy(model)
+    ready = ct.optimize(model.eval(), x, inductor=False)
+    optimizers = [getattr(torch.optim, kind)(m.parameters(), lr=0.1, **options) for m in (model, other)]
+    step = torch.compile(optimizers[0].step, backend=ct.compile_graph, options={"inductor": inductor})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for _ in range(4):
+            for each, take, optimizer in zip((model, other), (step, optimizers[1].step), optimizers, strict=True):
+                optimizer.zero_grad()
+                each(x).square().mean().backward()
+                take()
+            near(model.weight, other.weight, 1e-3)
+            near(ready(x), other(x).detach(), 1e-3)
 
 
 def test_a_checkpoint_is_computed_again_with_batch_norm():

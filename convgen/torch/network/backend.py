@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -63,6 +63,8 @@ def compile_graph(
         return hinting(TrainingOfAnySizes(graph_module, example_inputs, chosen, _tell))
     if records:
         return hinting(compile_training(graph_module, example_inputs, chosen, _tell))
+    if _holds_weights(graph_module):
+        return _by_inductor(graph_module, example_inputs, chosen)
     return _Graph(graph_module, example_inputs, chosen)
 
 
@@ -76,6 +78,20 @@ def register() -> None:
 def _takes_gradients(graph_module: Any) -> bool:
     """Whether a graph turns the recording of gradients on, to take some itself."""
     return any(node.target is torch._C._set_grad_enabled and node.args == (True,) for node in graph_module.graph.nodes)
+
+
+def _holds_weights(graph_module: Any) -> bool:
+    """Whether weights are attributes of a graph, as those are that an optimizer's step writes to, and no arguments."""
+    return any(True for _ in graph_module.parameters()) or any(hasattr(held, _MARK) for held in graph_module.buffers())
+
+
+def _by_inductor(graph_module: Any, example_inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
+    """A graph without convgen's part in it."""
+    if not options.inductor:
+        return cast(Callable[..., Any], graph_module)
+    from torch._inductor import compile_fx as fx
+
+    return cast(Callable[..., Any], fx.compile_fx(graph_module, list(example_inputs), config_patches=options.config))
 
 
 def reports() -> list[Report]:
