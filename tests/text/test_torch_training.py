@@ -255,6 +255,21 @@ def test_compiled_transposed_convolutions(graphs, output_padding, monkeypatch):
 
 
 @pytest.mark.parametrize("inductor", [False, True])
+def test_backward_passes_of_compiled_autograd_have_convgens_operators(expected, graphs, inductor, monkeypatch):
+    """Torch gives what these read in a list.  Inductor's part is left out."""
+    monkeypatch.setattr(ops, "choices", All())
+    inner = lambda graph_module, inputs, **_: make_boxed_func(graph_module.forward)  # noqa: E731
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx_inner", inner)
+    torch._dynamo.reset()
+    model, options = small(), {"inductor": inductor}
+    compiler = torch.compile(backend=ct.compile_graph, options=options)
+    with torch._dynamo.compiled_autograd._enable(compiler):
+        near(losses(model, torch.compile(model, backend=ct.compile_graph, options=options)), expected)
+    assert sorted(graphs[-1]) == ["convgen.conv_input"] * 2 + ["convgen.conv_weight"] * 3
+    assert "of a backward pass" in str(ct.reports()[-1])
+
+
+@pytest.mark.parametrize("inductor", [False, True])
 @pytest.mark.parametrize("kind", ["SGD", "AdamW"])
 def test_a_compiled_optimizer_s_step_is_taken_once(kind, inductor, monkeypatch):
     """Weights are no arguments of its graph.  Inductor's part is left out."""

@@ -63,6 +63,8 @@ def compile_graph(
         return hinting(TrainingOfAnySizes(graph_module, example_inputs, chosen, _tell))
     if records:
         return hinting(compile_training(graph_module, example_inputs, chosen, _tell))
+    if any(isinstance(given, list) for given in example_inputs):  # a backward pass of torch's compiled autograd
+        return compile_training(graph_module, example_inputs, chosen, _tell)
     if _holds_weights(graph_module):
         return _by_inductor(graph_module, example_inputs, chosen)
     return _Graph(graph_module, example_inputs, chosen)

@@ -56,19 +56,22 @@ Compiler = Callable[..., Any]
 def compile_training(
     graph_module: Any, inputs: Sequence[Any], options: Options, tell: Callable[[Report], None]
 ) -> Callable[..., Any]:
-    """A graph of Dynamo's as a callable whose results have gradients.  `tell` hears the report of each pass."""
+    """A graph of Dynamo's as a callable whose results have gradients; or that of a backward pass, whose inputs compiled
+    autograd gives in a list.  `tell` hears the report of each pass."""
+    in_list = any(isinstance(given, list) for given in inputs)
     if _is_on_gpu(inputs):
         graph_module = with_channels_last(graph_module, inputs) or graph_module
 
     def rewritten(graph_module: Any, backward: bool) -> Any:
         rows = take_convolutions(graph_module.graph, ops.choices, options.measure, options.sums, options.tune)
         if rows:
-            tell(Report(rows, [f"of a {'backward' if backward else 'forward'} pass, for training"]))
+            tell(Report(rows, [f"of a {'backward' if backward or in_list else 'forward'} pass, for training"]))
             graph_module.recompile()
         return graph_module
 
     if not options.inductor:
         from torch._dynamo.backends.common import aot_autograd
+        from torch._dynamo.utils import flatten_graph_inputs
         from torch._functorch.aot_autograd import make_boxed_func
         from torch._functorch.partitioners import min_cut_rematerialization_partition as partition
 
@@ -77,7 +80,8 @@ def compile_training(
 
         passes = {"fw_compiler": partial(by_aten, False), "bw_compiler": partial(by_aten, True)}
         # BatchNorm's statistics are written in the graph, as Inductor has it: a checkpoint reads what was before them
-        return aot_autograd(**passes, partition_fn=partition, keep_inference_input_mutations=True)(graph_module, inputs)
+        compiler = aot_autograd(**passes, partition_fn=partition, keep_inference_input_mutations=True)
+        return flatten_graph_inputs(graph_module, inputs, compiler) if in_list else compiler(graph_module, inputs)
     from torch._functorch import config as functorch
     from torch._inductor import compile_fx as fx
     from torch._inductor.decomposition import select_decomp_table
