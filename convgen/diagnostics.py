@@ -93,7 +93,7 @@ class Span:
     end_column: int
 
     def to(self, end: Span) -> Span:
-        """From the start of this span to the end of another."""
+        """A span from the start of this one to the end of another."""
         return Span(self.line, self.column, end.end_line, end.end_column)
 
     def overlaps(self, other: Span) -> bool:

@@ -96,8 +96,8 @@ def explain(
 
 
 def classes(plans: Mapping[int, tuple[SizeClass, str]], images: Iterable[int]) -> Table:
-    """Which of these numbers of images take which plan, where a kernel has several: of each, by the number that it was
-    made for, what is known of it and its configuration."""
+    """Which numbers of images use which plan, for a kernel with several plans: of each, by the number that it was made
+    for, what is known of it and its configuration."""
     taken = takers({n: known for n, (known, _) in plans.items()}, images)
     rows = tuple((taken[n], f"n={n}", configuration) for n, (_, configuration) in plans.items())
     return Table("Classes of sizes", ("images", "planned for", "configuration"), rows)
@@ -150,7 +150,7 @@ class Roofline:
 
 
 def roofline(problem: ConvProblem, gpu: Gpu, plan: Plan | None) -> Roofline:
-    """That of a part, in the arithmetic of the plan."""
+    """The roofline of a part, in the plan's arithmetic."""
     products = gpu.multiply(problem.reads[0].dtype, plan and plan.options.get("math"))
     return Roofline(2 * problem.macs, problem.min_bytes, gpu.memory, products)
 

@@ -202,7 +202,7 @@ class TorchBackend:
         return getattr(self.torch, _TORCH[name][0])
 
     def free_bytes(self) -> int:
-        """Of the current GPU's memory: what no process has, and what torch's allocator keeps for this one."""
+        """Bytes of the current GPU's memory that this process can use: unallocated, or cached by torch's allocator."""
         cuda = self.torch.cuda
         free: int = cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.memory_allocated()
         return free

@@ -135,7 +135,7 @@ class Summary:
 
 
 def summarize(rows: Iterable[Row], column: str | None = None) -> Summary:
-    """Of the column named, or of each row's own."""
+    """Summarizes the named column, or each row's own."""
     found = [(row, row.results[column] if column else row.own) for row in rows if not column or column in row.results]
     compared = [(result.speedup, row.name) for row, result in found if result.speedup]
     worst = min(compared, default=(None, None))

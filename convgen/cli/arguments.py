@@ -152,7 +152,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 
 
 def add_only(parser: argparse.ArgumentParser) -> None:
-    """Which convolutions are wanted."""
+    """Adds the option that selects convolutions by name."""
     parser.add_argument(
         "--only", action="extend", type=names, default=[], metavar="CONVS",
         help="process only these convolutions or conv blocks, separated by commas",
@@ -226,7 +226,7 @@ def _leads_to(path: str) -> str:
 
 
 def _specs_in(folder: str) -> list[str]:
-    """In the order of their names.  Raises UsageError where there is none."""
+    """The specs in a folder, sorted by name.  Raises UsageError if there are none."""
     try:
         inside = list(Path(folder).iterdir())
     except OSError as e:

@@ -137,7 +137,7 @@ def _compile(specs: list[driver.Spec], say: Callable[[str], None]) -> dict[str, 
 
 
 def _check_names(specs: list[driver.Spec]) -> None:
-    """Before anything is compiled."""
+    """Checks output names before anything is compiled."""
     origin: dict[str, str] = {}
     for spec in specs:
         names = [compilation.name for compilation in driver.load(spec)]

@@ -188,7 +188,7 @@ def progress_bar(what: str) -> Iterator[Advance]:
 
 
 def _mark(severity: str, style: str, message: str) -> None:
-    """To standard error; what cannot be written there changes nothing else."""
+    """Writes to standard error; a failure to write has no other effect."""
     with suppress(OSError):
         if is_terminal(sys.stderr):
             from rich.text import Text

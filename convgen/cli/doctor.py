@@ -161,7 +161,7 @@ def _cublas() -> str:
 
 
 def _torch() -> str:
-    """By its version: importing it takes seconds."""
+    """Reports torch by its installed version: importing it takes seconds."""
     try:
         return f"PyTorch {metadata.version('torch')}"
     except metadata.PackageNotFoundError:

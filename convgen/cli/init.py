@@ -290,7 +290,7 @@ class Layer:
         return [f"  {setting} " + " ".join(f"{d}={v}" for d, v in zip(axes, said, strict=True))]
 
     def _epilogue(self, dtype: str, *axes: Sequence[str]) -> list[str]:
-        """Of the tensor that the operator makes."""
+        """The epilogue for the tensor that the operator computes."""
         activation = ACTIVATIONS.get(self.answers["activation"])
         bias, residual = self.answers["bias"], self.answers["residual"]
         if not (bias or residual or activation):

@@ -1,4 +1,4 @@
-"""From a body template to a whole source file: header, types, the PTX functions in use, the kernels."""
+"""Renders a body template to a whole source file: header, types, the PTX functions in use, the kernels."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def render(template: str, plan: Plan, **values: Any) -> str:
 
 
 def _launches(plan: Plan) -> list[Launch]:
-    """Those that stand alone: slices launch the same kernels time and again."""
+    """The distinct launches: slices launch the same kernels repeatedly."""
     entries = Counter(launch.entry for launch in plan.launches)
     return [launch for launch in plan.launches if entries[launch.entry] == 1]
 

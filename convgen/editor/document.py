@@ -75,7 +75,7 @@ class Document:
         return self._loaded[1]
 
     def _problems(self, conv: ast.Conv | None) -> list[ConvProblem]:
-        """Those of a block, where the file has no errors in its text."""
+        """The semantic errors of a block, if the file parses."""
         return [c.request.problem for c in self._loaded[0] if conv and c.request.conv == conv.name.text]
 
     # --- places ---

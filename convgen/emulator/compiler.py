@@ -135,7 +135,7 @@ def _digest(*parts: str | bytes) -> str:
 
 
 def _build(key: str, files: dict[str, str | bytes], arguments: Sequence[str], name: str) -> tuple[Path | None, str]:
-    """As `_built`.  Raises ConvgenError where there is no room for temporary files."""
+    """Like `_built`.  Raises ConvgenError where there is no room for temporary files."""
     try:
         with turn(key):
             return _built(key, files, arguments, name)

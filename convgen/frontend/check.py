@@ -241,7 +241,7 @@ class _Block:
 
     @property
     def _all_tensors(self) -> list[ast.Tensor]:
-        """Of the operators, the prologue and the epilogue."""
+        """All tensors: of the operators, the prologue and the epilogue."""
         prologue, epilogue = self._conv.first(ast.PrologueSetting), self._conv.first(ast.EpilogueSetting)
         read = prologue.operands if prologue else ()
         return [*self._tensors.values(), *read, *((*epilogue.operands, *epilogue.results) if epilogue else ())]

@@ -169,7 +169,7 @@ class _Lines:
         return breaks > 0 or (before.type == "RBRACE" and self._closed_spread)
 
     def _blank(self, word: Token, breaks: int) -> None:
-        """At most one blank line, none inside of a block's ends, one before a conv block."""
+        """Keeps at most one blank line, none at the start or end of a block, and one before a conv block."""
         if not self._line.code and word.type not in ("RBRACE", END):
             behind_code = bool(self._done) and bool(self._done[-1].code.strip())
             if breaks > 1 or (word.type == "CONV" and behind_code):

@@ -60,7 +60,7 @@ class Region:
 
     @property
     def keywords(self) -> frozenset[str]:
-        """Those of settings that are in it, wherever."""
+        """The settings' keywords that occur anywhere in it."""
         return frozenset(str(word) for word in self.words if word.type in wording.SETTING_KINDS)
 
     def within(self, span: Span) -> bool:

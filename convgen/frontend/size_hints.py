@@ -132,7 +132,7 @@ def channels(place: Place) -> str | None:
 
 
 def any_size(place: Place) -> str:
-    """Of an extent that is left open: `h=?`."""
+    """Hint for an extent that is left open as `h=?`."""
     named = place.words[place.at - 2] if place.before == "=" and place.at > 1 else ""
     return habits.ANY_SIZE.format(named if named in DYNAMIC_DIMS else "n")
 

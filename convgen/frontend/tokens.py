@@ -191,7 +191,7 @@ def _touch(a: Token, b: Token) -> bool:
 
 
 def _word_end(words: list[Token], at: int) -> int:
-    """Behind the words that make one with the word at a place."""
+    """The end of the words that form one word with the word at a position."""
     end = at + 1
     if _is_word(words[at]):
         while end < len(words) and _touch(words[end - 1], words[end]) and _is_word(words[end]):

@@ -27,7 +27,7 @@ class NumpyLibrary:
         return array.dtype.name if array.dtype.isnative else array.dtype.str
 
     def strides(self, array: Array) -> tuple[int, ...]:
-        """In elements."""
+        """Strides in elements."""
         return strides_of(array)
 
     def aligned(self, array: Array) -> bool:
@@ -51,7 +51,7 @@ class NumpyLibrary:
         return numpy.empty(shape, numpy_dtype(dtype))
 
     def host(self, array: Array) -> Array:
-        """As NumPy's array over the same memory."""
+        """A NumPy array over the same memory."""
         return array
 
     def stored(self, array: Array) -> Array:

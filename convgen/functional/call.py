@@ -135,7 +135,7 @@ def given(library: NumpyLibrary, **arrays: Array) -> list[Given]:
 
 
 def _check_overlap(problem: ConvProblem, views: Sequence[Any], out: Any) -> None:
-    """As a kernel does.  Raises Overlap."""
+    """Checks for overlap as a kernel does.  Raises Overlap."""
     tensors = (*problem.arguments, problem.result)
     slots = [Slot(t, t.name, 1, "out" if t is problem.result else "") for t in tensors]
     check_overlap(slots, [array.ctypes.data for array in (*views, out)], problem.in_place)

@@ -104,7 +104,7 @@ def _pairs(given: Amounts, rank: int) -> Pads:
 
 
 def _name(i: int, axes: Sequence[int]) -> str:
-    """Of spatial axis number `i` of so many: D, H or W."""
+    """The name of spatial axis `i` of so many: D, H or W."""
     return SPATIAL[len(axes)].input[i].upper()
 
 

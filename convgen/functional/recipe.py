@@ -1,4 +1,4 @@
-"""From the shapes, strides and types of a call's arrays to what is computed: a convolution, and a view of each array.
+"""Turns the shapes, strides and types of a call's arrays into a convolution and a view of each array.
 
 Nothing here looks at data, so recipes are kept by their arguments: a call that was made before takes one look-up.
 Memory layouts follow strides.  As in torch, the result's channels are last where the input or the filter says so, and

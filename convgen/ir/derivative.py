@@ -157,7 +157,7 @@ class _Steps:
         return sorted(e.free_symbols & self._value.keys(), key=_index)
 
     def derivative(self, e: Expr, by: Symbol) -> Expr:
-        """Of a value, by the accumulator or an operand."""
+        """The derivative of a value with respect to the accumulator or an operand."""
         for step in self._assigned:
             if (step, by) not in self._derivatives:
                 self._derivatives[step, by] = self._chained(self._value[step], by)

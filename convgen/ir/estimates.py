@@ -62,7 +62,7 @@ def takes(classes: Mapping[int, SizeClass], images: float) -> int:
 
 
 def takers(classes: Mapping[int, SizeClass], images: Iterable[int]) -> dict[int, str]:
-    """Which of these numbers of images, in rising order, run each class: such as 1-5, 8."""
+    """Which of these numbers of images, in ascending order, run each class, such as 1-5, 8."""
     runs: dict[int, list[list[int]]] = {planned: [] for planned in classes}
     for n in images:
         own = runs[takes(classes, n)]

@@ -82,7 +82,7 @@ class replicate(_Padded):
 
 
 class circular(_Padded):
-    """Over again: a modulo n, for -n <= a < 2n."""
+    """Wraps around: a modulo n, for -n <= a < 2n."""
 
     @classmethod
     def eval(cls, a, n):

@@ -48,7 +48,7 @@ class PhasedAxis:
 
     @property
     def positions(self) -> int:
-        """Of a phase's walk."""
+        """The number of positions in a phase's walk."""
         return -(-self.extent // self.stride)
 
     @property
@@ -71,12 +71,12 @@ class Phases:
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """Of each phase."""
+        """The number of taps of each phase."""
         return tuple(math.prod(axis.taps for axis in row) for row in self.rows)
 
     @property
     def pixels(self) -> int:
-        """Of a phase in one image, counted by positions."""
+        """The number of a phase's pixels in one image, counted by positions."""
         return math.prod(axis.positions for axis in self.axes)
 
     @property

@@ -45,7 +45,7 @@ class TensorMap:
     fill: str = "zero"  # "zero" | "nan"
 
     def __str__(self) -> str:
-        """What TMA walks and brings, innermost dim first."""
+        """The tensor that TMA walks and the box that it loads, innermost dim first."""
         extents = " x ".join(map(str, self.dims))
         if self.mode == "im2col":
             corners = [" ".join(map(str, corner)) for corner in (self.lower, self.upper)]
@@ -102,7 +102,7 @@ class Launch:
 
     @property
     def most_bytes(self) -> int:
-        """Of shared memory that a launch asks for at most."""
+        """The most shared memory, in bytes, that a launch requests."""
         return max(self.shared_bytes, self.spread_bytes)
 
     def __str__(self) -> str:

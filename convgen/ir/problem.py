@@ -34,7 +34,7 @@ class Op(enum.StrEnum):
 
 @dataclass(frozen=True)
 class OpRow:
-    """Which tensors an operator reads and which it makes, by role."""
+    """Which tensors an operator reads and which it writes, by role."""
 
     reads: tuple[str, ...]
     writes: str
@@ -164,7 +164,7 @@ class ConvProblem:
         return found or {t.name: t for t in (*self.operands, *self.further)}[role]
 
     def __hash__(self) -> int:
-        """Of the fields that tell most problems apart: a search looks a problem up thousands of times."""
+        """Hashes only the fields that tell most problems apart: a search looks a problem up thousands of times."""
         return hash((self.op, self.n, self.c, self.k, self.input, self.filter, self.stride, self.groups))
 
     @cached_property
@@ -178,7 +178,7 @@ class ConvProblem:
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
-        """Of the prologue and of the epilogue."""
+        """The operands of the prologue and of the epilogue."""
         return tuple(t for part in (self.prologue, self.epilogue) if part for t in part.operands)
 
     @property
@@ -286,7 +286,7 @@ class ConvProblem:
         return sum(t.bytes for t in self.tensors) - skipped
 
     def _bytes_in_windows(self) -> int:
-        """Of x.  Neighbors along an axis that share a sector come together."""
+        """Bytes of x in windows.  Neighbors along an axis that share a sector arrive together."""
         read = self.x.bytes
         axes = (self.spatial.input, self.input, self.output, self.filter, self.stride, self.dilation, self.pad_lo)
         for dim, extent, *window in zip(*axes, strict=True):
@@ -313,7 +313,7 @@ class ConvProblem:
 
     @property
     def _all_tensors(self) -> tuple[Tensor, ...]:
-        """Those that may be slices."""
+        """The tensors that may be slices."""
         return (self.x, self.w, self.y, *self.operands, *self.further)
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:

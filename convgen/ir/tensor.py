@@ -46,7 +46,7 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Of its elements."""
+        """The size of its elements in bytes."""
         return self.size * self.element.bytes
 
     def lies_like(self, other: Tensor) -> bool:
@@ -95,7 +95,7 @@ class Tensor:
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
-        """In elements, one a dim."""
+        """Strides in elements, one per dim."""
         return packed_strides((*self.extents[:-1], self.pitch) if self.pitch else self.extents)
 
     @property

@@ -31,7 +31,7 @@ class _Transformed:
     most: Array
 
     def along(self, matrix: Array, axis: int, step: int, count: int) -> Iterator[_Transformed]:
-        """By each row of a matrix: sums of `count` values along an axis, `step` apart."""
+        """Multiplies by a matrix along an axis: each row sums `count` values that are `step` apart."""
         for row in matrix.tolist():
             taken = [
                 (weight, (*(slice(None),) * axis, slice(a, a + (count - 1) * step + 1, step)))

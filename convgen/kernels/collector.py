@@ -30,7 +30,7 @@ class _NoCollections:
                 gc.enable()
 
     def _forget_searches(self) -> None:
-        """In a process that was forked, which has no thread that searches."""
+        """Turns the collector on again in a forked process, where no thread is searching."""
         if self._searches and self._were_on:
             gc.enable()
         self._searches = 0

@@ -90,7 +90,7 @@ class Config:
         return made
 
     def __str__(self) -> str:
-        """As a strategy block says it, without what goes without saying."""
+        """The configuration as a strategy block writes it, without defaults."""
         fields = [(f, getattr(self, f.name)) for f in dataclasses.fields(cast(Any, self))]
         return stated({option_name(f.name): value for f, value in fields if value != f.default})
 

@@ -50,8 +50,8 @@ def reach(search: Search) -> float:
 
 
 def favored(near: Sequence[Found]) -> Found | None:
-    """Of configurations near the fastest by the cost models, the one that measurements of other layers favor; None
-    where that is the fastest, or measurements say nothing about it."""
+    """Among configurations that the cost models put near the fastest, the one that measurements of other layers favor;
+    None where that is the fastest, or measurements say nothing about it."""
     corrected = [(us, found) for found in near if (us := _corrected(*found)) is not None]
     model = min(near, key=lambda found: found[1].us, default=None)
     expected = next((us for us, found in corrected if found is model), None)

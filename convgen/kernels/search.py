@@ -79,7 +79,7 @@ class Search:
 
     @cached_property
     def unserved(self) -> tuple[Obstacle, ...]:
-        """What stands against the kernel whatever the options that are not fixed."""
+        """The obstacles to the kernel, whatever the options that are not fixed."""
         if self.problem.op not in self.kernel.ops:
             alone = " and ".join(sorted(self.kernel.ops))
             message = f"op {self.problem.op}: kernel {self.kernel.name} serves {alone} alone"

@@ -44,7 +44,7 @@ class Strategy:
 
     @cached_property
     def options(self) -> Sequence[Option]:
-        """What a strategy block may set."""
+        """The options that a strategy block may set."""
         rows = kernels_of(self.name)
         options = joined({row.name: option_rows(row.config) for row in rows})
         if len(rows) == 1:
@@ -138,7 +138,7 @@ class Strategy:
         return self.options_of(found, found.best.layout)
 
     def options_of(self, found: Search, layout: Layout) -> Options:
-        """What a strategy block says of a layout that a search of this strategy has."""
+        """A layout's options as a block of this strategy writes them."""
         options = layout.config.options
         return {"kernel": found.kernel.name, **options} if found.kernel.name != self.name else options
 
@@ -179,7 +179,7 @@ class Strategy:
 
 
 def _estimates(found: Search) -> Estimates:
-    """Of the best configuration, where a call decides how many images there are."""
+    """Estimates for the best configuration, if a call decides the number of images."""
     from convgen.kernels.search import Search
 
     problem, best = found.problem, found.best

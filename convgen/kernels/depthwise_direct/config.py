@@ -13,7 +13,7 @@ from convgen.kernels.parts.limits import MAX_THREADS
 
 @dataclass(frozen=True)
 class Config(config.Config):
-    """What a thread makes, and how many there are."""
+    """The outputs of a thread, and the number of threads."""
 
     tile_p: Annotated[int, Field("output rows per thread", low=1, high=64)]
     tile_q: Annotated[int, Field("output columns per thread", low=1, high=64)]

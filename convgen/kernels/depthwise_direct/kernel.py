@@ -57,7 +57,7 @@ LIKED = 2
 
 @dataclass(frozen=True)
 class Layout(Depthwise[Config]):
-    """What follows from a problem and a configuration."""
+    """Everything that follows from a problem and a configuration."""
 
     @cached_property
     def planes(self) -> bool:
@@ -159,7 +159,7 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
         return found
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-        """With few channels a thread, where the window is wide."""
+        """Enumerates configurations with few channels per thread where the window is wide."""
         if "vector" in fixed:
             return iter(_layouts(problem, target, fixed, (int(fixed["vector"]),)))
         read = assignment(problem).problem

@@ -13,7 +13,7 @@ from convgen.kernels.parts.limits import MAX_THREADS
 
 @dataclass(frozen=True)
 class Config(config.Config):
-    """What a thread makes (mma: a warp), and a block's part of the channels and pixels."""
+    """The outputs of a thread (mma: of a warp), and a block's share of the channels and pixels."""
 
     math: Annotated[
         str,

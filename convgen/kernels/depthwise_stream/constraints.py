@@ -15,7 +15,7 @@ MOST_STAGES = 64
 
 
 def malformed(layout: Layout) -> Obstacles:
-    """What a configuration asks for that means nothing for a problem."""
+    """Why a configuration is meaningless for a problem."""
     problem, config = layout.read, layout.config
     found = vector_obstacles(problem, config.vector, MATHS[config.math].most_channels(problem))
     no = found.no
@@ -40,7 +40,7 @@ def malformed(layout: Layout) -> Obstacles:
 
 
 def illegal(layout: Layout) -> list[Obstacle]:
-    """What a configuration asks for that is malformed or does not fit."""
+    """Why a configuration is malformed or does not fit the hardware."""
     target, config = layout.target, layout.config
     found = MATHS[config.math].obstacles(layout.assigned) or malformed(layout)
     if found:

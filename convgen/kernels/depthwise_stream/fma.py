@@ -1,4 +1,4 @@
-"""On the ordinary cores: a thread computes a tile of outputs for a few channels."""
+"""Multiplication on the ordinary cores: a thread computes a tile of outputs for a few channels."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def malformed(problem: ConvProblem, config: Config) -> Obstacles:
 
 
 def most_channels(problem: ConvProblem) -> int:
-    """Of a thread."""
+    """The most channels of a thread."""
     return UNIT // problem.x.element.bytes
 
 

@@ -28,7 +28,7 @@ COMPUTED = 3  # values of a channel that a longer formula holds: BatchNorm's res
 
 @dataclass(frozen=True)
 class Layout(Depthwise[Config]):
-    """What follows from a problem and a configuration; each way to multiply adds its own."""
+    """Everything that follows from a problem and a configuration; each way to multiply adds its own part."""
 
     #: Lanes of a warp that have a channel vector in common.
     tile_lanes = WARP
@@ -40,7 +40,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def own_zeros(self) -> bool:
-        """Whether products have zeros of their own, which make NaNs of infinities in x."""
+        """Whether products include extra zeros, which turn infinities in x into NaNs."""
         return self.blocks is not None
 
     @property
@@ -50,7 +50,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def swizzle(self) -> int:
-        """Bytes, of x in shared memory and of results on their way to y."""
+        """The swizzle's span in bytes, for x in shared memory and for results being stored to y."""
         return 0
 
     @property
@@ -60,7 +60,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def filter_bytes(self) -> int:
-        """In shared memory, a multiple of 16: barriers lie behind them."""
+        """Bytes of the filters in shared memory, a multiple of 16: barriers follow them."""
         return 0
 
     @property
@@ -70,7 +70,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def filters_at_once(self) -> int:
-        """Of a thread: all loads of a batch go before its stores."""
+        """How many filters a thread loads at once: all loads of a batch precede its stores."""
         return min(self.filters_a_thread, 32)
 
     @property
@@ -80,7 +80,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def staged_bytes(self) -> int:
-        """A band's results in shared memory, on their way to y."""
+        """Bytes of a band's results in shared memory before they are stored to y."""
         return 0
 
     @property
@@ -160,7 +160,7 @@ class Layout(Depthwise[Config]):
 
     @cached_property
     def outside_bytes(self) -> float:
-        """Of a band's new slabs, on average: what TMA fills with zeros, and the columns that no output needs."""
+        """Bytes of a band's new slabs, on average, that TMA fills with zeros or that no output needs."""
         rows, columns = self.inside
         needed = rows * columns / (self.p_tiles * self.strips)
         return (self.step * self.loads * self.width - needed) * self.pitch
@@ -210,7 +210,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def stage_bytes(self) -> int:
-        """Of a slab, with its barriers."""
+        """Bytes of a slab and its barriers."""
         return self.slab_bytes + 16
 
     @cached_property
@@ -220,7 +220,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def ring_bytes(self) -> int:
-        """Of all slabs.  Sums of what a block has made lie there when all slabs have been read."""
+        """Bytes of all slabs.  Once all slabs have been read, the sums of a block's results overlay them."""
         return max(self.config.stages * self.slab_bytes, self.sums_bytes)
 
     @property
@@ -244,7 +244,8 @@ class Layout(Depthwise[Config]):
 
     @cached_property
     def operand_registers(self) -> int:
-        """For operands of channels beyond the usual ones, whose values a thread keeps, and what is computed of them."""
+        """Registers for per-channel operands beyond the usual ones: a thread keeps their values and intermediate
+        results."""
         more = sum(is_of_channels(self.read, t) for t in self.read.operands) - USUAL_OPERANDS
         return (more + COMPUTED) * self.config.vector if more > 0 else 0
 
@@ -274,7 +275,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def partial_bytes(self) -> dict[str, int]:
-        """Of each sum's rows, of which a block makes one, by the sum's name."""
+        """Bytes of each sum's rows, one row per block, by the sum's name."""
         return {t.name: self.workers * t.bytes for t in self.read.sums}
 
     @property
@@ -290,15 +291,15 @@ class Layout(Depthwise[Config]):
 
     @cached_property
     def registers(self) -> int:
-        """What a thread needs, by experience."""
+        """Registers per thread, from experience."""
         raise NotImplementedError
 
     @cached_property
     def instructions(self) -> float:
-        """Of a warp, for a tile: products, conversions, loads and stores."""
+        """A warp's instructions per tile: products, conversions, loads and stores."""
         raise NotImplementedError
 
     @cached_property
     def lines(self) -> float:
-        """Of 128 bytes, that a warp reads from shared memory for a tile, where `instructions` does not say it."""
+        """Lines of 128 bytes that a warp reads from shared memory per tile, unless `instructions` includes them."""
         return 0.0

@@ -22,7 +22,7 @@ class Maths(Protocol):
 
     @property
     def THREADS(self) -> tuple[int, ...]:
-        """That are worth considering."""
+        """Numbers of threads worth considering."""
         ...
 
     @property
@@ -33,17 +33,17 @@ class Maths(Protocol):
     def obstacles(self, assigned: Assignment, /) -> Obstacles: ...
 
     def malformed(self, problem: ConvProblem, config: Config, /) -> Obstacles:
-        """What a configuration asks for that means nothing here."""
+        """Reasons why a configuration is meaningless here."""
         ...
 
     def most_channels(self, problem: ConvProblem, /) -> int:
-        """Of a vector."""
+        """The most channels in a vector."""
         ...
 
     def vectors(self, problem: ConvProblem, /) -> list[int]: ...
 
     def slices(self, problem: ConvProblem, divisors: list[int], /) -> set[int]:
-        """Of these, in ascending order, those worth considering."""
+        """The divisors that are worth considering as slices of the channels."""
         ...
 
     def tiles(self, assigned: Assignment, vector: int, /) -> list[tuple[int, int]]:

@@ -1,4 +1,5 @@
-"""On tensor cores, two channels at a time: along a row, a channel's convolution is a product with a banded matrix.
+"""Multiplication on tensor cores, two channels at a time: along a row, a channel's convolution is a product with a
+banded matrix.
 
 A warp's mma has the 16 rows and 8 columns of y = A B.  A column of B is a quad of input columns of one row of x, two
 channels each, as 32-bit words have them; a column of y is a block of output pixels, 4 columns by 2 rows or 2 by 4, of
@@ -129,7 +130,7 @@ class Layout(Shared):
 
     @property
     def units(self) -> int:
-        """Of 16 bytes, of a pixel."""
+        """The number of 16-byte units in a pixel."""
         return self.pitch // UNIT
 
     @property
@@ -163,17 +164,18 @@ class Layout(Shared):
 
     @property
     def first_entry(self) -> int:
-        """That of the filter's first element, among those of a filter row in shared memory."""
+        """The index of the filter's first element among the entries of a filter row in shared memory."""
         return (self.blocks.q - 1) * self.axes[1].stride
 
     @property
     def entries(self) -> int:
-        """Of a filter row in shared memory, one for each input column: the zeros around it, too."""
+        """Entries of a filter row in shared memory, one per input column, including the zeros around it."""
         return self.first_entry + QUAD * self.blocks.quads
 
     @property
     def zero_lines(self) -> int:
-        """Before the filter's first row in shared memory, for the output rows of a block that begin below it."""
+        """Lines of zeros before the filter's first row in shared memory, for output rows of a block that begin below
+        it."""
         return (self.blocks.p - 1) * self.axes[0].stride
 
     @property
@@ -227,7 +229,7 @@ def malformed(problem: ConvProblem, config: Config) -> Obstacles:
 
 
 def most_channels(problem: ConvProblem) -> int:
-    """Of a warp."""
+    """The most channels of a warp."""
     return CHANNELS
 
 

@@ -86,7 +86,7 @@ def _threads(part: Layout, fixed: Options) -> Iterable[Layout]:
 
 
 def _least(tight: list[tuple[Layout, int]], fixed: Options) -> Iterator[Layout]:
-    """Of layouts that are short of registers, the one that takes the fewest, on few threads: where it has enough, or
+    """Among layouts that are short of registers, the one that takes the fewest, on few threads: where it has enough, or
     none has."""
     least, blocks = min(tight, key=lambda pair: (pair[0].registers, pair[1]))
     if "threads" not in fixed:

@@ -17,7 +17,7 @@ MOST_BLOCKS = 16
 
 @dataclass(frozen=True)
 class Config(Sliced):
-    """What a thread sums up, a block's part of the channels, and the blocks that share the pixels."""
+    """A thread's sums, a block's share of the channels, and the blocks that divide the pixels among them."""
 
     vector: VECTOR
     slice: Annotated[int, Field("output channels per block", low=1, high=1024)]

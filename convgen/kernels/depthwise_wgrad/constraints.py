@@ -18,7 +18,7 @@ MOST_REGISTERS = 200
 
 
 def illegal(layout: Layout) -> list[Obstacle]:
-    """What a configuration asks for that means nothing, or is beyond the hardware."""
+    """Why a configuration is meaningless or exceeds the hardware."""
     c, problem, target, found = layout.config, layout.problem, layout.target, Obstacles()
     widest = widest_vector(problem)
     if c.vector > widest or widest % c.vector:
@@ -80,7 +80,7 @@ def unshared(problem: ConvProblem, target: Target) -> Obstacles:
 
 
 def _malformed_shared(layout: Layout) -> Obstacles:
-    """What means nothing, or is beyond TMA, where a block's rows are shared."""
+    """Why a configuration with shared rows is meaningless or beyond TMA."""
     c, found = layout.config, Obstacles(unshared(layout.problem, layout.target))
     no = found.no
     if not layout.walks[2].input and c.tile_q > 1:
@@ -106,5 +106,5 @@ def widest_vector(problem: ConvProblem) -> int:
 
 
 def thread_registers(layout: Layout, blocks: int) -> int:
-    """Of a thread, with so many blocks on a multiprocessor."""
+    """Registers of a thread if so many blocks run on a multiprocessor."""
     return launch_registers(layout.target, -(-layout.block // limits.WARP) * limits.WARP, blocks)

@@ -1,4 +1,4 @@
-"""What a step of a strip asks of a multiprocessor, however the pixels are divided among blocks."""
+"""What a step of a strip demands of a multiprocessor, however the pixels are divided among blocks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Step:
 
 
 def step_of(layout: Layout) -> Step:
-    """What a step of a layout asks."""
+    """The demands of one step of a layout."""
     c, read = layout.config, layout.rows * layout.read_columns
     problem, part = layout.problem, c.slice * layout.problem.x.element.bytes
     halves = lines(part, part, HALF_LINE) * HALF_LINE / part if layout.channel_slices > 1 else 1

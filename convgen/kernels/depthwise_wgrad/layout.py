@@ -53,7 +53,7 @@ class Walk:
 
     @cached_property
     def outputs(self) -> int:
-        """Of a class, at most."""
+        """The most outputs of a class."""
         return -(-self.axis.output // self.apart)
 
     def ragged(self, tile: int) -> bool:
@@ -146,12 +146,12 @@ class Layout(GradientLayout[Config]):
 
     @cached_property
     def walkers_q(self) -> int:
-        """Of strips that have rows in common, those beside one another."""
+        """Walkers side by side, on strips that have rows in common."""
         return min(self.tiles, self.room)
 
     @cached_property
     def walkers_n(self) -> int:
-        """And the images that they are of."""
+        """Walkers across images."""
         return min(self.problem.n, self.room // self.walkers_q)
 
     @property
@@ -162,7 +162,7 @@ class Layout(GradientLayout[Config]):
 
     @cached_property
     def threads(self) -> int:
-        """That multiply."""
+        """Threads that multiply."""
         return self.walkers * self.parts * self.vectors
 
     @cached_property
@@ -199,13 +199,13 @@ class Layout(GradientLayout[Config]):
 
     @cached_property
     def read_columns(self) -> int:
-        """Of these, the ones under a window."""
+        """How many of these columns windows read."""
         columns = self.walks[2]
         return min(self.columns, self.config.tile_q * columns.axis.filter)
 
     @property
     def strip_digits(self) -> tuple[tuple[str, int], ...]:
-        """What the number of a strip stands for, the outermost first."""
+        """The digits of a strip's number, outermost first, and how many values each takes."""
         depth, rows, columns = self.walks
         c = self.config
         together_n, together_q = (self.walkers_n, self.walkers_q) if self.shared else (1, 1)
@@ -219,7 +219,7 @@ class Layout(GradientLayout[Config]):
         )
 
     def bands(self, rows: int) -> int:
-        """Of a column, of so many rows each."""
+        """Bands per column, of so many rows each."""
         return -(-self.walks[1].outputs // rows)
 
     @property
@@ -229,12 +229,12 @@ class Layout(GradientLayout[Config]):
 
     @cached_property
     def column_strips(self) -> int:
-        """Those that there would be if bands were whole columns."""
+        """The number of strips if bands were whole columns."""
         return math.prod(count for name, count in self.strip_digits if name != "band")
 
     @cached_property
     def walked(self) -> int:
-        """Of `strips`, those that a block walks at once."""
+        """How many of `strips` a block walks at once."""
         return 1 if self.shared else self.walkers
 
     def rounds(self, band: int, shares: int) -> int:
@@ -253,7 +253,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def x_bytes(self) -> int:
-        """Of a load of x."""
+        """Bytes per load of x."""
         return self.inputs * self.problem.x.element.bytes
 
     @property
@@ -274,19 +274,20 @@ class Layout(GradientLayout[Config]):
 
     @cached_property
     def pixel_bytes(self) -> tuple[int, int]:
-        """Of a block's channels of x and of y."""
+        """Bytes of a block's channels of x and of y, per pixel."""
         of_x, of_y = self.box_channels
         return of_x * self.problem.x.element.bytes, of_y * self.problem.y.element.bytes
 
     @cached_property
     def box_bytes(self) -> tuple[int, int]:
-        """That TMA brings at once: the input rows of one part of the filters, and an output row, of all images."""
+        """Bytes that TMA loads at once: the input rows for one part of the filters, and an output row, in all
+        images."""
         (x_columns, y_columns), (x_pixel, y_pixel) = self.box_columns, self.pixel_bytes
         return self.walkers_n * self.rows * x_columns * x_pixel, self.walkers_n * y_columns * y_pixel
 
     @property
     def box_room(self) -> tuple[int, int]:
-        """And up to where the next box may lie."""
+        """Bytes from a box to where the next one may begin."""
         of_x, of_y = (-(-size // BOX_ALIGNMENT) * BOX_ALIGNMENT for size in self.box_bytes)
         return of_x, of_y
 
@@ -316,7 +317,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def sums(self) -> int:
-        """Of a block, those of rows beyond the filter included."""
+        """Sums per block, including those of rows beyond the filter."""
         return self.config.slice * self.parts * self.thread_taps
 
     @property
@@ -341,7 +342,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block."""
+        """Shared memory per block, in bytes."""
         return self.barriers_at + (BOX_ALIGNMENT + self.barriers if self.shared else 0)
 
     @property
@@ -354,7 +355,7 @@ class Layout(GradientLayout[Config]):
 
     @cached_property
     def step(self) -> Step:
-        """What a step asks, whatever the bands and the blocks that share the pixels."""
+        """The demands of one step, whatever the bands and the blocks that share the pixels."""
         return step_of(self)
 
     @cached_property

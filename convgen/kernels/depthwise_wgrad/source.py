@@ -72,7 +72,7 @@ class BlockPlace:
 
 
 def block_place(layout: Layout) -> tuple[BlockPlace, Place]:
-    """For TMA, and for products."""
+    """A block's place for TMA, and a thread's for products."""
     config = layout.config
     _, rows, columns = layout.walks
     scope = Scope("int")
@@ -117,7 +117,7 @@ def _steps(layout: Layout, outputs: str = "outputs") -> str:
 
 
 def place(layout: Layout, index: str, constants: Constants) -> tuple[Place, Place]:
-    """For loads, and for products."""
+    """A thread's places for loads and for products."""
     problem, config = layout.problem, layout.config
     depth, rows, columns = layout.walks
     scope = Scope("int")

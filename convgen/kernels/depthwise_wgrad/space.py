@@ -37,7 +37,7 @@ LEAST_BUSY = 0.75
 
 @dataclass(frozen=True)
 class Way:
-    """What is worth considering where rows are loaded one way."""
+    """The configurations worth considering for one way of loading rows."""
 
     vectors: tuple[int, ...]
     tile_qs: tuple[int, ...]
@@ -46,7 +46,7 @@ class Way:
 
 
 def _ways(problem: ConvProblem, target: Target, fixed: Options) -> dict[str, Way]:
-    """By the value of `loads`."""
+    """The ways to load rows, by the value of `loads`."""
     k = problem.k
     # where a step has few products, loads are to be wide
     vectors = (2, 4) if walks(problem)[2].axis.filter > 1 else (4, 8)
@@ -62,7 +62,7 @@ def _ways(problem: ConvProblem, target: Target, fixed: Options) -> dict[str, Way
 
 
 def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
-    """What blocks are worth considering, each with all divisions of the pixels among them."""
+    """The blocks worth considering, each with all divisions of the pixels among blocks."""
 
     def given(name: str, values: Iterable[int]) -> list[int]:
         return sorted(set(considered(fixed, name, values)))
@@ -92,7 +92,7 @@ def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part
 
 
 def _divided(layout: Layout, bands: Iterable[int], fixed: Options) -> Iterator[Part[Layout]]:
-    """By bands, and by the blocks that share them.  Their times are found before they are laid out."""
+    """Divides the pixels into bands, and these among blocks.  Their times are found before they are laid out."""
     us = times(layout)
     for band in bands:
         for split_k, slices in _shares(layout, band, fixed):
@@ -111,7 +111,7 @@ def _fits(layout: Layout) -> bool:
 
 
 def _blocks(layout: Layout) -> int:
-    """Those that a multiprocessor has registers, threads and shared memory for."""
+    """The number of blocks for which a multiprocessor has registers, threads and shared memory."""
     most = min(MOST_BLOCKS, layout.target.resident_blocks(layout.block, 1, layout.shared_bytes))
     return max(1, min(most, launch_blocks(layout.target, -(-layout.block // WARP) * WARP, layout.registers)))
 

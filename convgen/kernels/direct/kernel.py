@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Product:
-    """What an operator multiplies.  A thread's outputs follow one another along `tiled_dim`; the elements
-    of `tiled` differ between them, that of `shared` is loaded once for all."""
+    """The factors of an operator's products.  A thread's outputs are consecutive along `tiled_dim`; the elements of
+    `tiled` differ between them, that of `shared` is loaded once for all."""
 
     shared: str
     tiled: str

@@ -135,7 +135,7 @@ def wgrad_gemms(
 
 
 def _runs(v: Matrices, first: int, units: int, rows: int, parts: int) -> Iterator[tuple[int, int, int]]:
-    """What one batch of products reduces over: (first row, rows of an image, images)."""
+    """The rows that one batch of products reduces over: (first row, rows of an image, images)."""
     if v.y_form == "rows":
         yield first, units, 1
     elif rows == 1:

@@ -95,7 +95,7 @@ def _scatter_obstacles(problem: ConvProblem) -> list[Obstacle]:
 
 
 def _matrix_obstacles(problem: ConvProblem) -> list[Obstacle]:
-    """What keeps the problem from being a cuBLAS GEMM over matrices as they lie in memory."""
+    """Why the problem is not a cuBLAS GEMM over matrices as they lie in memory."""
     found = []
     for t in {t.dtype: t for t in problem.reads}.values():
         if t.dtype not in GEMM_TYPES:

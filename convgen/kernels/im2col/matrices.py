@@ -23,8 +23,8 @@ LOWERED, SUMS = "workspace.lowered", "workspace.sums"
 
 @dataclass(frozen=True)
 class GemmType:
-    """What cublasGemmEx makes of an input type: the type that it accumulates in, the result types that
-    it writes, and what reduction lengths, leading dimensions and offsets must be multiples of."""
+    """How cublasGemmEx treats an input type: the type that it accumulates in, the result types that it writes, and what
+    reduction lengths, leading dimensions and offsets must be multiples of."""
 
     accumulate: str
     results: tuple[str, ...]

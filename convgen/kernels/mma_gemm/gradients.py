@@ -1,4 +1,5 @@
-"""What mma_gemm takes of dgrad, the gradient of a convolution's input: a forward convolution for each of its phases."""
+"""How mma_gemm computes dgrad, the gradient of a convolution's input: as a forward convolution for each of its
+phases."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def gradient_obstacles(problem: ConvProblem) -> Obstacles:
 
 
 def illegal_phases(layout: Layout) -> Obstacles:
-    """What does not go with several phases."""
+    """Why a configuration does not work with several phases."""
     config, found = layout.config, Obstacles()
     if len(layout.phase_taps) == 1:
         return found

@@ -75,7 +75,8 @@ class MmaGemm(base.Kernel[Config, Layout]):
         return found
 
     def parts(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
-        """As x and w lie, and where that may be faster, with channels innermost: a part for each tile."""
+        """The search's parts, one per tile: with x and w as they lie, and where it may be faster, with channels
+        innermost."""
         found = words_last(problem)
         wanted = [0, 1] if found and found.copies else [0]
         for relayout in considered(fixed, "relayout", wanted):
@@ -126,7 +127,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
         return found or self._room(layout)
 
     def _room(self, layout: Layout) -> list[Obstacle]:
-        """What does not fit shared memory, or registers."""
+        """Why a layout does not fit shared memory or registers."""
         c, target, found = layout.config, layout.target, Obstacles()
         if layout.shared_bytes > (limit := target.shared_limit(c.blocks)):
             of_each = f" for each of {c.blocks} blocks" if c.blocks > 1 else ""
@@ -190,7 +191,7 @@ def _divided(
 
 
 def _staged(layout: Layout, split_k: int, pipelines: Sequence[int], blocks: int | str | None) -> Iterator[Layout]:
-    """With no more stages than a part has steps."""
+    """Layouts with no more stages than a part has steps."""
     most = -(-max(layout.depths) // (layout.config.tile_k * split_k))
     for stages in pipelines:
         if stages <= max(pipelines[0], most):
@@ -198,7 +199,7 @@ def _staged(layout: Layout, split_k: int, pipelines: Sequence[int], blocks: int 
 
 
 def _demands(layout: Layout) -> dict[str, Any]:
-    """What the cost model asks."""
+    """The cost model's input."""
     c = layout.config
     return dict(
         steps=layout.mean_steps,
@@ -232,7 +233,7 @@ def _least(layout: Layout, splits: int, held: int) -> float:
 
 
 def _bytes(layout: Layout) -> float:
-    """Of device memory; a reduction stores results in vectors, whatever their pixels are."""
+    """Bytes of device memory read and written; a reduction stores results in vectors, whatever their pixels are."""
     moved = traffic(layout.assigned.problem)
     odd, words = (0.0, 0.0) if layout.config.split_k > 1 else (cost.H200.odd_writes, cost.H200.word_writes)
     return moved["reads"] + written(moved["writes"], moved["y_pitch"], 0.0, odd, words=words)

@@ -44,7 +44,7 @@ PHASE = 8
 
 @dataclass(frozen=True)
 class Layout(base.Layout[Config]):
-    """What follows from a problem and a configuration."""
+    """Everything that follows from a problem and a configuration."""
 
     @cached_property
     def assigned(self) -> Assignment:
@@ -52,7 +52,7 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def prepared(self) -> Prepared:
-        """What is laid out anew before the product, and the forward convolution as the product reads it."""
+        """The tensors that are rearranged before the product, and the forward convolution as the product reads it."""
         found = words_last(self.problem) if self.config.relayout else None
         return found or Prepared(self.assigned.problem)
 
@@ -62,12 +62,12 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def phases(self) -> Phases | None:
-        """Of a dgrad; of unit stride it is one."""
+        """The phases of a dgrad; one for unit stride."""
         return phases(self.problem) if self.assigned.backward else None
 
     @cached_property
     def phase_taps(self) -> tuple[int, ...]:
-        """Of each phase; of a forward convolution, all."""
+        """The taps of each phase; for a forward convolution, all taps."""
         return self.phases.taps if self.phases else (self.read.taps,)
 
     @cached_property
@@ -119,7 +119,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def panels(self) -> Panels:
-        """Of w's tile, where it lies so."""
+        """The panels of w's tile, if it consists of panels."""
         return panels(self.tile("w"), self.warp_rows if self.swapped else self.warp_columns)
 
     @property
@@ -197,7 +197,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Of a phase, along m and n."""
+        """Tiles per phase, along m and n."""
         c = self.config
         return -(-self.pixels // c.tile_m), -(-self.read.k_per_group // c.tile_n)
 
@@ -218,7 +218,7 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def tile_demands(self) -> dict[str, Any]:
-        """What the cost model asks of a tile, whatever its split and its stages."""
+        """The cost model's input for a tile, whatever its split and its stages."""
         c = self.config
         loads = [(self.tile(role).rows, self.loads[role]) for role in "xw"]
         whole = [(rows, how) for rows, how in loads if not self._in_pieces(how)]

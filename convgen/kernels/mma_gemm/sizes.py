@@ -42,7 +42,7 @@ def illegal_sizes(layout: Layout) -> Obstacles:
 
 
 def limits(layout: Layout) -> tuple[Limit, ...]:
-    """What sizes that a call decides must not exceed."""
+    """Limits on sizes that a call decides."""
     problem = layout.problem
     pixels = layout.tiles[0] * layout.config.tile_m
     found = lowering.index_limits(problem, layout.index)

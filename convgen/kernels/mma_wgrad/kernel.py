@@ -110,7 +110,7 @@ def _pack(problem: ConvProblem) -> int:
 
 
 def _shapes(fixed: Options) -> list[Shape]:
-    """Those that agree with what is fixed; where none does, all that have it."""
+    """The shapes that agree with the fixed options; if none does, all that have them."""
     names = ("tile.m", "tile.n", "tile.k", "warps.m", "warps.n")
     if found := [s for s in SHAPES if all(fixed.get(name, v) == v for name, v in zip(names, s, strict=True))]:
         return found

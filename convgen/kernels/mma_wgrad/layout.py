@@ -85,6 +85,6 @@ class Layout(GradientLayout[Config]):
 
     @property
     def fragments(self) -> tuple[int, int]:
-        """Of 16 rows and 8 columns, of a warp."""
+        """A warp's fragments along m, of 16 rows, and along n, of 8 columns."""
         c = self.config
         return c.tile_m // c.warps_m // 16, c.tile_n // c.warps_n // 8

@@ -1,4 +1,4 @@
-"""Which tensor is which operand of the GEMM C = A B, and the forward convolution that has the same product.
+"""Assigns tensors to the operands of the GEMM C = A B, and finds the forward convolution with the same product.
 
     fprop                 A = x,   walked by the filter's window     B = w                     C = y
     dgrad, unit stride    A = dy,  walked by the mirrored window     B = w, taps mirrored      C = dx
@@ -60,7 +60,7 @@ class Assignment:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the generated source has to say about the names of its tensors."""
+        """Notes for the generated source about the names of its tensors."""
         if not self.backward:
             return ()
         names = "dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c"

@@ -40,7 +40,8 @@ COMMENTS = {
 
 
 def walk_name(dim: str) -> str:
-    """Of an extent of a walk over pixels of y that differs from y's: over more of them, or those of a phase."""
+    """The name of an extent of a walk over pixels of y that differs from y's extent: it covers more pixels, or a
+    phase."""
     return f"walk_{dim}"
 
 
@@ -72,24 +73,25 @@ class Constants:
     _mentioned: dict[str, None] = field(default_factory=dict)
 
     def within(self, text: str) -> tuple[Definition, ...]:
-        """Those which a text has: extents first, the strides of a tensor together.
+        """The constants that a text uses: extents first, then strides, grouped by tensor.
 
-        Not all that were mentioned are left: lines that nothing needs are dropped in the end."""
+        Not all that were mentioned are left: lines that nothing needs are dropped in the end.
+        """
         return self.parted(text)[0]
 
     def parted(self, text: str) -> tuple[tuple[Definition, ...], tuple[Definition, ...]]:
-        """Those that a text has, and the others."""
+        """The constants that a text uses, and the others."""
         within = [name for name in self._mentioned if re.search(rf"\b{name}\b", text)]
         return self._defined(within), self._defined([name for name in self._mentioned if name not in within])
 
     @property
     def mentioned(self) -> dict[str, int]:
-        """Those that were mentioned, with their values."""
+        """The constants mentioned so far, with their values."""
         return {name: self._known[name] for name in self._mentioned}
 
     @property
     def all(self) -> tuple[Definition, ...]:
-        """Those which were mentioned."""
+        """All constants mentioned so far."""
         return self._defined([*self._mentioned])
 
     def _defined(self, names: Sequence[str]) -> tuple[Definition, ...]:
@@ -125,7 +127,7 @@ class Constants:
         return name
 
     def strides(self, tensor: Tensor, groups: int = 1, index: Names = NO_NAMES, name: str = "") -> Names:
-        """Of offsets into a tensor, by the name that it has in the source; also from a group of channels to the next.
+        """The strides of a tensor, by its name in the source, including the one from a group of channels to the next.
         An `index` that coordinates follow from is divided by the numbers that it names."""
         pointer = name or {
             "operand": f"operand_{tensor.name}",
@@ -153,7 +155,7 @@ class Constants:
     def of_index(
         self, dims: Sequence[str], extent: Callable[[str], int], name: Callable[[str], str] = extent_name
     ) -> Names:
-        """Of an index over dims, outermost first, that is divided into coordinates."""
+        """The extents that divide an index over dims, outermost first, into coordinates."""
         divisors: dict[int, tuple[str, ...]] = {}
         moduli: dict[tuple[int, int], tuple[str, ...]] = {}
         inner = 1
@@ -175,14 +177,15 @@ class Constants:
         return Names(divisors=divisors, moduli=moduli, mention=self._mention)
 
     def of_group(self, c: int, k: int, pack: int) -> Names:
-        """Of formulas of channels, from those that a group has of input and output, and from the groups of a pack."""
+        """The extents in formulas of channels: a group's input and output channels, and the groups of a pack."""
         own = ("Kg",) if k > 1 and self._takes("Kg", k) else ()
         packed = ("group_pack",) if pack > 1 and self._takes("group_pack", pack) else ()
         steps = {c: "Cg"} if c > 1 and self._takes("Cg", c) else {}
         return Names(steps, {k: own}, {(1, k): own, (k, pack): packed}, self._mention)
 
     def of_place(self, dims: Sequence[str], extents: Mapping[str, int]) -> Names:
-        """Of a number over dims, outermost first, that is made from coordinates: products of the extents further in."""
+        """The factors that turn coordinates over dims, outermost first, into a number: products of the inner
+        extents."""
         steps: dict[int, str] = {}
         step, name = 1, ""
         for dim in reversed(dims[1:]):

@@ -304,7 +304,7 @@ def _texts(
 
 
 def target_name(copy: Copy, dim: str) -> str:
-    """Of an extent of the target, which may differ from the source's."""
+    """The name of an extent of the target, which may differ from the source's."""
     return extent_name(dim) if copy.source.extent(dim) == copy.target.extent(dim) else f"target_{dim}"
 
 

@@ -95,7 +95,7 @@ def requests(row: int, pitch: int, span: int) -> float:
 
 @lru_cache(maxsize=64)  # asked for each configuration of a search
 def traffic(problem: ConvProblem) -> dict[str, int]:
-    """What the models ask of a problem: bytes of device memory read and written, bytes of a row of x and y, which is a
+    """The models' input from a problem: bytes of device memory read and written, bytes of a row of x and y, which is a
     pixel, or a channel's plane."""
     written = sum(t.bytes for t in problem.results)
 

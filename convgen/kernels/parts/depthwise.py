@@ -1,4 +1,4 @@
-"""What the depthwise kernels share: whom they serve, runs of channels, the result of a run, formulas."""
+"""Shared by the depthwise kernels: which problems they serve, runs of channels, the result of a run, formulas."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def ends(layout: Depthwise[C]) -> dict[str, str]:
 
 
 def formulas(layout: Depthwise[C]) -> list[str]:
-    """What a depthwise convolution is, for comments."""
+    """The formulas of a depthwise convolution, for comments."""
     problem = layout.read
     sp, m = problem.spatial, problem.k_per_group
     windows = _phase_formulas(layout) if layout.assigned.phases else window_formulas(problem)
@@ -171,7 +171,7 @@ def formulas(layout: Depthwise[C]) -> list[str]:
 
 
 def _phase_formulas(layout: Depthwise[C]) -> list[str]:
-    """Which outputs a tap of a strided dgrad reaches, with this problem's numbers."""
+    """Formulas for the outputs that a tap of a strided dgrad reaches, with this problem's numbers."""
     given, sp = layout.problem, layout.read.spatial
     rows = zip(sp.input, sp.output, sp.filter, given.stride, given.pad_lo, given.dilation, strict=True)
     lines = []

@@ -49,7 +49,7 @@ class Pointer:
 
     @property
     def vector_param(self) -> Param:
-        """For a kernel that loads and stores vectors of up to 16 bytes."""
+        """Like `param`, for a kernel that loads and stores vectors of up to 16 bytes."""
         return Param(self.name, "pointer", self.buffer)
 
     @property
@@ -193,7 +193,7 @@ def window_formulas(problem: ConvProblem) -> list[str]:
 
 
 def fill(problem: ConvProblem) -> str:
-    """What padding counts as, in words."""
+    """The value of padding, in words."""
     return "which is NaN" if problem.padding is Padding.NAN else "which counts as zero"
 
 
@@ -261,7 +261,7 @@ class Nest:
 
     @property
     def blanks(self) -> str:
-        """Before a line inside all loops."""
+        """The indentation of a line inside all loops."""
         return "  " * (len(self.levels) + 1)
 
     @property
@@ -303,7 +303,7 @@ class Nest:
             self.levels[-1].before.append("#pragma unroll 1")
 
     def only_where(self, tests: Sequence[Condition]) -> None:
-        """What follows happens where all tests hold."""
+        """Makes what follows conditional on all tests."""
         if not tests:
             return
         # a test that names nothing never holds: behind a `continue`, NVRTC would warn of loops that nothing reaches

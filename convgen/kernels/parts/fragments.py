@@ -66,8 +66,8 @@ class Epilogue:
 
 
 def of_pairs(problem: ConvProblem, arriving: Collection[str] = (), leaving: Collection[str] = ()) -> Epilogue | None:
-    """For two neighboring channels `v` of pixel gemm_m, from gemm_n on; None where there is no epilogue.  Operands
-    `arriving` as tiles are handed over by value, further results `leaving` as tiles by reference."""
+    """The epilogue for two neighboring channels `v` of pixel gemm_m, from gemm_n on; None if there is no epilogue.
+    Operands `arriving` as tiles are handed over by value, further results `leaving` as tiles by reference."""
     if not has_epilogue(problem):
         return None
     maps = output_map(problem)
@@ -98,7 +98,7 @@ def of_pairs(problem: ConvProblem, arriving: Collection[str] = (), leaving: Coll
 
 
 def of_elements(problem: ConvProblem, arriving: Collection[str] = (), leaving: Collection[str] = ()) -> Epilogue | None:
-    """For one element `v` at the output coordinates (n, p, q, k); None where there is no epilogue."""
+    """The epilogue for one element `v` at the output coordinates (n, p, q, k); None if there is no epilogue."""
     if not has_epilogue(problem):
         return None
     at = [variable(d, problem.extent(d)) for d in ("n", *problem.spatial.output, "k")]

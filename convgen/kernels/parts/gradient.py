@@ -60,7 +60,7 @@ class GradientLayout(base.Layout[C]):
 
     @property
     def own_zeros(self) -> bool:
-        """Whether x meets zeros that are not in y, which make NaNs of its infinities."""
+        """Whether x is multiplied by zeros that are not in y, which turn its infinities into NaNs."""
         return False
 
     @property
@@ -93,7 +93,7 @@ class GradientLayout(base.Layout[C]):
 
 
 class GradientKernel(base.Kernel[C, L]):
-    """What all kernels for wgrad answer alike."""
+    """The answers that all kernels for wgrad share."""
 
     ops = frozenset({Op.WGRAD})
     slice_roles = frozenset("xy")
@@ -106,12 +106,12 @@ class GradientKernel(base.Kernel[C, L]):
 
 
 def pass_bytes(problem: ConvProblem, slices: int) -> int:
-    """That a pass over so many slices of sums moves: each is written and read, and so is the result."""
+    """Bytes that a pass over so many slices of sums moves: each slice is written and read, and so is the result."""
     return problem.w.size * 4 * (slices + 1) * 2
 
 
 def atomic_obstacles(slices: int) -> list[Obstacle]:
-    """Why atomic additions have nothing to add."""
+    """The obstacle to atomic sums that there is only one slice of the pixels."""
     hint = "2 slices or more, or leave sums out"
     return [Obstacle("sums atomic adds up several slices of the pixels; there is one", hint, "sums")] * (slices == 1)
 
@@ -150,7 +150,7 @@ class Stored:
 
 
 def stored(layout: GradientLayout[C], lower_rows: bool = False) -> Stored:
-    """Of channels c of x; where rows are lowered, of taps of a filter row by these channels."""
+    """The columns stored for channels c of x; where rows are lowered, taps of a filter row times these channels."""
     problem, whole = layout.problem, layout.stores_w
     w, sp = problem.w, problem.spatial
     index = lowering.index_type(problem, (w.size * max(layout.left, 1),))

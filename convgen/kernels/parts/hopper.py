@@ -1,4 +1,4 @@
-"""What the kernels on TMA and wgmma share: limits of tensor maps, swizzles, and how registers are dealt out."""
+"""Shared by the kernels that use TMA and wgmma: limits of tensor maps, swizzles, and how registers are dealt out."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def aligned(size: int) -> int:
 def wgmma_obstacles(
     problem: ConvProblem, target: Target, outputs: tuple[str, ...], also: tuple[Op, ...] = ()
 ) -> Obstacles:
-    """What keeps wgmma from multiplying a convolution with these types of the result, whatever the tiles.  `also` are
-    what a kernel's strategy serves besides fprop: dgrad where it has the product of a forward convolution."""
+    """Why wgmma cannot compute a convolution with these result types, whatever the tiles.  `also` are what a kernel's
+    strategy serves besides fprop: dgrad where it has the product of a forward convolution."""
     found = target_obstacles(target)
     no = found.no
     if not also and problem.op is not Op.FPROP:
@@ -53,7 +53,7 @@ def wgmma_obstacles(
 
 
 def target_obstacles(target: Target) -> Obstacles:
-    """What keeps a target from running wgmma at all."""
+    """Why a target cannot run wgmma at all."""
     found = Obstacles()
     if "wgmma" not in target.features:
         found.no(f"target {target} has no wgmma", "target sm_90a has it")
@@ -61,7 +61,7 @@ def target_obstacles(target: Target) -> Obstacles:
 
 
 def type_obstacles(a: Tensor, b: Tensor, result: Tensor, accumulate: str, outputs: tuple[str, ...]) -> Obstacles:
-    """What keeps wgmma from multiplying factors of these types into such a result."""
+    """Why wgmma cannot multiply factors of these types into such a result."""
     found = Obstacles()
     no = found.no
     if not (a.dtype == b.dtype and a.dtype in ("f16", "bf16")):
@@ -90,7 +90,7 @@ LIMITS: dict[int, Im2colLimits] = {
 
 
 def im2col_obstacles(axes: Sequence[TmaAxis], taps: Sequence[int]) -> Obstacles:
-    """What an im2col tensor map cannot express of a walk along these axes, under so many taps each."""
+    """Why an im2col tensor map cannot express a walk along these axes, under so many taps each."""
     found = Obstacles()
     rank = len(axes) + 2
     limits = LIMITS[rank]
@@ -180,7 +180,7 @@ def products(channels: int) -> int:
 
 
 def mean_products(full: int, last: int, blocks: int) -> float:
-    """Of so many blocks of channels, the last of which takes fewer products."""
+    """The mean number of products for so many blocks of channels, the last of which takes fewer."""
     return full - (full - last) / blocks
 
 

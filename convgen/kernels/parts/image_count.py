@@ -27,5 +27,5 @@ def image_obstacles(problem: ConvProblem) -> Obstacles:
 
 
 def image_limits(problem: ConvProblem) -> tuple[Limit, ...]:
-    """What the number of images must not exceed: no tensor has elements that an int does not count."""
+    """Limits on the number of images: an int must be able to count the elements of each tensor."""
     return lowering.index_limits(problem, "int")

@@ -57,7 +57,7 @@ def registers(tensors: Iterable[Tensor], pixel_rows: int, columns: int) -> int:
 
 
 def of_rows(problem: ConvProblem, tensors: Sequence[Tensor]) -> list[ImageOperand]:
-    """For rows that are pixels: words of two neighboring channels."""
+    """Operands for rows that are pixels: words of two neighboring channels."""
     return [_of_rows(problem, t) for t in tensors]
 
 
@@ -79,7 +79,7 @@ def _of_rows(problem: ConvProblem, t: Tensor) -> ImageOperand:
 
 
 def of_columns(problem: ConvProblem, tensors: Sequence[Tensor], images: int, at: str) -> list[ImageOperand]:
-    """For columns that are pixels of so many images at most: elements, of each image; those of fragment `at`."""
+    """Operands for columns that are pixels of at most so many images: elements of each image, for fragment `at`."""
     return [_of_columns(problem, t, images, at) for t in tensors]
 
 

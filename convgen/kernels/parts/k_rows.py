@@ -33,7 +33,7 @@ class Panels:
 
     @property
     def chunks(self) -> int:
-        """Of a panel's row."""
+        """Chunks in a panel's row."""
         return self.width // COLUMNS
 
     @property
@@ -103,7 +103,7 @@ class KRowsReader:
 
     @property
     def bytes(self) -> int:
-        """Of a copy."""
+        """Bytes per copy."""
         return self.vector * self.element_bytes
 
     @property

@@ -1,4 +1,4 @@
-"""Which columns of a tile a lane holds: dealt out such that its columns of several instructions are neighbors in y."""
+"""Deals a tile's columns out to lanes so that a lane's columns of several instructions are neighbors in y."""
 
 from __future__ import annotations
 

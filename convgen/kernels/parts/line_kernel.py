@@ -1,4 +1,4 @@
-"""What kernels that keep lines of x in shared memory (`lines`) have in common: how long they take."""
+"""Shared by kernels that keep lines of x in shared memory (`lines`): the time that they take."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LineKernel(base.Kernel[C, L]):
         raise NotImplementedError
 
     def root(self, problem: ConvProblem, target: Target, fixed: Options) -> L:
-        """What all layouts with these options have in common: a tile's channels, and what follows from the problem."""
+        """The part that all layouts with these options share: a tile's channels, and what follows from the problem."""
         raise NotImplementedError
 
     def products(self, layout: L, pixels: int) -> float:
@@ -43,7 +43,7 @@ class LineKernel(base.Kernel[C, L]):
         raise NotImplementedError
 
     def demands(self, layout: L) -> dict[str, Any]:
-        """What the cost model asks."""
+        """The cost model's input."""
         raise NotImplementedError
 
     def least(self, problem: ConvProblem, target: Target, fixed: Options) -> float:

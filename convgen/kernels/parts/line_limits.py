@@ -1,4 +1,4 @@
-"""What stands against kernels that keep lines of x in shared memory (`lines`): of problems, tiles and shared memory."""
+"""Obstacles to kernels that keep lines of x in shared memory (`lines`): problems, tiles and shared memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from convgen.kernels.parts.lines import Lines, window
 
 
 def unserved(problem: ConvProblem) -> list[Obstacle]:
-    """What stands against lines, whatever the configuration."""
+    """Obstacles to lines, whatever the configuration."""
     elsewhere = "kernel mma_gemm"
     if window(problem) is None:
         what = f"a window's row is not contiguous in {problem.x.name}, or there are groups or three spatial dims"
@@ -24,7 +24,7 @@ def unserved(problem: ConvProblem) -> list[Obstacle]:
 
 
 def uneven_tile(n: int, multiple: int) -> list[Obstacle]:
-    """What stands against a tile of channels that instructions do not fill."""
+    """The obstacle that instructions do not fill a tile's channels."""
     if n % multiple == 0:
         return []
     up = -(-n // multiple) * multiple
@@ -32,7 +32,7 @@ def uneven_tile(n: int, multiple: int) -> list[Obstacle]:
 
 
 def too_large(layout: Lines) -> list[Obstacle]:
-    """What stands against a layout that does not fit shared memory."""
+    """The obstacle that a layout does not fit shared memory."""
     blocks, target = layout.config.blocks, layout.target
     if layout.shared_bytes <= target.shared_limit(blocks):
         return []
@@ -43,7 +43,7 @@ def too_large(layout: Lines) -> list[Obstacle]:
 
 
 def limits(layout: Lines) -> tuple[Limit, ...]:
-    """What the number of images must not exceed, where a call decides it."""
+    """Limits on the number of images, if a call decides it."""
     pixels = layout.tiles * layout.config.tile_m
     of_tiles = (Limit("pixels of tiles", pixels, lowering.INT_LIMIT - 1),) if isinstance(pixels, Size) else ()
     return (*image_limits(layout.problem), *of_tiles)

@@ -79,7 +79,7 @@ def window(problem: ConvProblem) -> Window | None:
 
 @dataclass(frozen=True)
 class Lines(base.Layout[Any]):
-    """What follows from a problem and a configuration.  Sizes in elements or bytes, as their names say."""
+    """Everything that follows from a problem and a configuration.  Sizes in elements or bytes, as their names say."""
 
     @cached_property
     def window(self) -> Window:
@@ -265,7 +265,7 @@ class Lines(base.Layout[Any]):
 
     @property
     def together(self) -> int:
-        """Elements that a thread has on their way at once, where it copies them itself."""
+        """Elements that a thread has in flight at once, if it copies them itself."""
         return min(MOST_TOGETHER, -(-self.halo_copies // self.threads))
 
     @property
@@ -294,7 +294,7 @@ class Lines(base.Layout[Any]):
 
     @property
     def filter_threads(self) -> int:
-        """Of a column: four for each share."""
+        """Threads per column: four for each share."""
         return 4 * self.filter_shares
 
     @property
@@ -358,7 +358,7 @@ class Lines(base.Layout[Any]):
         return line_cost.conflicts(self.step * self.phases / self.per_word)
 
     def demands(self, *, products: float, shared: float, steps: float, part: int, workers: int) -> dict[str, Any]:
-        """What `line_cost.lines_time` asks, with cycles of a part of so many pixels, and workers of a block."""
+        """The input of `line_cost.lines_time`, with cycles of a part of so many pixels, and workers of a block."""
         c, traffic = self.config, cost.traffic(self.problem)
         return dict(
             products=products,
@@ -387,7 +387,8 @@ class Lines(base.Layout[Any]):
         )
 
     def least_demands(self, *, products: float, part: int) -> dict[str, Any]:
-        """What `line_cost.least` asks, of any tiles of as many channels, with cycles of a part of so many pixels."""
+        """The input of `line_cost.least`, for any tiles of as many channels, with cycles of a part of so many
+        pixels."""
         parts = self.problem.n * self.p * self.padded_q / part * self.n_tiles
         moved = {way: cost.traffic(self.problem)[way] for way in ("reads", "writes")}
         return dict(products=products, parts=parts, filters=self.filter_bytes, **moved, sms=self.target.sms)

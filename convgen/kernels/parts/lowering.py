@@ -1,4 +1,4 @@
-"""What kernels that touch memory element by element share: element types, named integers, epilogues.
+"""Shared by kernels that access memory element by element: element types, named integers, epilogues.
 
 Everything here makes C text from records; the templates put it in place.
 """
@@ -114,13 +114,13 @@ def index_type(problem: ConvProblem, counts: Iterable[int]) -> str:
 
 
 def _indexed(problem: ConvProblem) -> dict[str, int]:
-    """What a kernel of any type counts, by what it is: elements of tensors, padded extents."""
+    """The numbers that any kernel counts, by what they are: elements of tensors, padded extents."""
     elements = {f"elements of {t.name}": t.span for t in problem.tensors}
     return elements | {f"padded {d}": e for d, e in zip(problem.spatial.input, problem.padded, strict=True)}
 
 
 def index_limits(problem: ConvProblem, index: str) -> tuple[Limit, ...]:
-    """What sizes that a call decides must not exceed where indices are of this type."""
+    """Limits on sizes that a call decides, for indices of this type."""
     if index != "int":
         return ()
     counts = ((what, count) for what, count in _indexed(problem).items() if isinstance(count, Size))
@@ -324,10 +324,11 @@ def used_body(problem: ConvProblem) -> tuple[Assignment, ...]:
 
 
 def prologue(problem: ConvProblem, element: str, offsets: Mapping[str, str], guard: str = "") -> tuple[list[str], str]:
-    """From an element of x to what is multiplied: lines of C, and the text of it as the accumulator's type.
+    """Turns an element of x into a factor: lines of C, and its text in the accumulator's type.
 
     `offsets` gives the offset of each operand's element.  The lines define `value_<operand>` and `local_<name>`; where
-    `guard` does not hold, nothing is loaded."""
+    `guard` does not hold, nothing is loaded.
+    """
     assert problem.prologue
     x, number = problem.x, problem.number
     c_type, zero = ACCUMULATORS[number].c_type, ACCUMULATORS[number].zero
@@ -368,7 +369,7 @@ def has_epilogue(problem: ConvProblem) -> bool:
 def epilogue(
     problem: ConvProblem, acc: str, offsets: Mapping[str, str], accumulate: str | None = None
 ) -> tuple[list[str], str]:
-    """From an accumulator to an element of the result: lines of C, and the text of the stored element.
+    """Turns an accumulator into an element of the result: lines of C, and the text of the stored element.
 
     `acc` is a variable of the accumulator's type, `offsets` gives the offset of each operand's element and of each
     further result's.  The lines define `value_<operand>` and `local_<name>`, and store further results: after all that

@@ -71,7 +71,7 @@ MOST_DEPTH = INT_LIMIT - 2**14
 
 
 def mma_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
-    """What keeps mma.sync from multiplying a forward convolution with these types, whatever the tiles."""
+    """Why mma.sync cannot compute a forward convolution with these types, whatever the tiles."""
     found = Obstacles(type_obstacles(problem, target))
     no = found.no
     if problem.op is Op.WGRAD:

@@ -172,7 +172,7 @@ class Arriving:
 
     @property
     def bytes(self) -> int:
-        """That a thread copies at once."""
+        """Bytes that a thread copies at once."""
         return self.size * self.vector
 
     @property

@@ -1,4 +1,4 @@
-"""From accumulators to y and further results: runs of neighboring elements, the epilogue, vector stores.
+"""Turns accumulators into y and further results: runs of neighboring elements, the epilogue, vector stores.
 
 mma.sync leaves a lane two neighboring columns of each 8.  Which column of the problem an mma column stands
 for is ours to choose, so the tile's columns are dealt out such that a lane's columns of `run / 2`
@@ -98,7 +98,7 @@ def element_map(problem: ConvProblem) -> IndexMap:
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of the product are: y's innermost dims, along which a lane holds neighbors.
+    """The columns of the product: y's innermost dims, along which a lane holds neighbors.
 
     A run of neighbors begins at a multiple of its length and does not cross a multiple of `extent`.
     """
@@ -187,11 +187,11 @@ class _Run:
         return {**self.maps.ranges, symbol("e"): (0, self.length - 1)}
 
     def first(self, t: Tensor) -> str:
-        """Of its first element."""
+        """The index of its first element."""
         return self._text(self.maps.offset(t.buffer), t)
 
     def element(self, t: Tensor) -> str:
-        """Of element e."""
+        """The index of element e."""
         offset = self.maps.accesses[t.name].offset.subs(self.index, self.index + symbol("e"))
         return self._text(integer.simplify(offset, self.ranges), t)
 

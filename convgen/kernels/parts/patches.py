@@ -24,7 +24,7 @@ def folded(problem: ConvProblem) -> ConvProblem:
 
 
 def notes(problem: ConvProblem, read: ConvProblem) -> tuple[str, ...]:
-    """What the generated source has to say about a problem that is `read` otherwise."""
+    """Notes for the generated source about a problem that is `read` as another."""
     if problem == read:
         return ()
     x, w = (" x ".join(map(str, t.extents)) for t in (read.x, read.w))

@@ -34,7 +34,7 @@ class PhaseTable:
 
     @cached_property
     def _numbers(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """By name: what it is, and each phase's."""
+        """The numbers by name: what each is, and its value in each phase."""
         sp, found = self.spatial, {}
         for what in DOCS:
             for a, (i, f, o) in enumerate(zip(sp.input, sp.filter, sp.output, strict=True)):
@@ -45,7 +45,7 @@ class PhaseTable:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of the numbers that differ."""
+        """The names of the numbers that differ between phases."""
         return tuple(name for name, (_, values) in self._numbers.items() if len(set(values)) > 1)
 
     def most(self, name: str) -> int:

@@ -90,7 +90,7 @@ class Prepared:
 
     @cached_property
     def traffic(self) -> dict[str, int]:
-        """What the cost models ask of the problem."""
+        """The cost models' input from the problem."""
         return cost.traffic(self.problem)
 
     @cached_property
@@ -319,7 +319,7 @@ def pack_obstacle(
 
 
 def _channels(c: int, k: int, backward: bool) -> str:
-    """Of a forward convolution, or of the dgrad that it stands for."""
+    """The channels, as text, of a forward convolution, or of the dgrad that it stands for."""
     return f"{k} input and {c} output" if backward else f"{c} input and {k} output"
 
 

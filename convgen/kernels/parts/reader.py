@@ -153,7 +153,7 @@ class Reader:
 
     @property
     def unit(self) -> str:
-        """What neighboring threads begin with."""
+        """The unit with which neighboring threads begin."""
         return "piece" if self.dealt else "chunk"
 
     @property

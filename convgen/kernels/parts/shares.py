@@ -1,4 +1,4 @@
-"""Which thread loads what of a tile that is on its way to shared memory: rows of elements in chunks of 16 bytes."""
+"""Divides the load of a tile into shared memory among threads: rows of elements, in chunks of 16 bytes."""
 
 from __future__ import annotations
 

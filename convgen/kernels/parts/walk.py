@@ -144,7 +144,7 @@ def _power_of_two(value: int) -> int:
 
 
 def _coefficients(e: Expr) -> Mapping[Expr, int]:
-    """Of a linear expression, by symbol; the constant stands under 1."""
+    """The coefficients of a linear expression, by symbol; the constant is under 1."""
     return {symbol: int(value) for symbol, value in e.expand().as_coefficients_dict().items()}
 
 

@@ -29,7 +29,7 @@ class WindowAxis:
 
     @cached_property
     def step(self) -> int:
-        """From an offset to the next; 0 where they are not evenly spaced."""
+        """The distance between neighboring offsets; 0 if they are not evenly spaced."""
         steps = {b - a for a, b in itertools.pairwise(self.offsets)}
         return steps.pop() if len(steps) == 1 else int(not steps)
 

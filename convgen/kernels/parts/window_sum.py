@@ -147,7 +147,7 @@ def filter_sum(problem: ConvProblem, file: Mapping[str, int] | None = None) -> W
 
 
 def gradient_pointers(problem: ConvProblem) -> tuple[Pointer, ...]:
-    """What `filter_sum` reads."""
+    """The pointers that `filter_sum` reads."""
     return tuple(Pointer(t.role, t.dtype, t.role) for t in (problem.x, problem.y))
 
 
@@ -162,7 +162,7 @@ def _loop(nest: Nest, scope: Scope, dim: str, extent: int, grouped: bool = False
 
 
 def witnesses(threads: Iterable[Sequence[Part]]) -> tuple[int, ...]:
-    """Which of a pixel's sums a thread has to look at, to know of every one that zeros have made a NaN.
+    """Which of a pixel's sums a thread must check to detect every sum that zeros have turned into NaN.
 
     `threads` has, for each kind of thread, the part of x that each of these sums belongs to, in order.  An infinity or
     NaN of x spoils the sums of all parts that it is not in.

@@ -49,7 +49,7 @@ OF_TILE = ("threads", "slices", "tiles", "m_tiles", "halo_rows", "halo_columns",
 
 @dataclass(frozen=True)
 class Layout(base.Layout[Config]):
-    """What follows from a problem and a configuration."""
+    """Everything that follows from a problem and a configuration."""
 
     @cached_property
     def element_bytes(self) -> int:
@@ -66,7 +66,7 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def in_channels(self) -> int:
-        """Of a joined group."""
+        """Input channels of a joined group."""
         return self.join * self.problem.c_per_group
 
     @cached_property
@@ -246,7 +246,8 @@ class SmallGroups(base.Kernel[Config, Layout]):
         return found
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-        """Of those that estimates call equal, first what was faster: wide slices, two halo tiles."""
+        """Enumerates layouts; those with equal estimates in the order of measured speed: wide slices, two halo
+        tiles."""
 
         given = partial(considered, fixed)
         root = Layout(problem, target, Config(1, 1, 1, 1, 1)).knowing(*OF_PROBLEM)

@@ -38,7 +38,7 @@ INSTRUCTION = 1.6  # cycles of a multiprocessor's tensor cores for 16 x 8 x 16
 
 @dataclass(frozen=True)
 class Layout(lines.Lines):
-    """What follows from a problem and a configuration."""
+    """Everything that follows from a problem and a configuration."""
 
     @property
     def table_bytes(self) -> int:
@@ -66,7 +66,7 @@ class Layout(lines.Lines):
 
     @property
     def warp_columns(self) -> int:
-        """And along the channels."""
+        """Instructions of a warp along the channels."""
         return self.config.tile_n // COLUMNS
 
     @property

@@ -42,7 +42,7 @@ MOST_HELD_STEPS, RING_HELD_STEPS = 6, 4
 
 @dataclass(frozen=True)
 class Layout(lines.Lines):
-    """What follows from a problem and a configuration."""
+    """Everything that follows from a problem and a configuration."""
 
     @property
     def threads(self) -> int:
@@ -70,7 +70,7 @@ class Layout(lines.Lines):
         return half if half <= MOST_HELD_STEPS else RING_HELD_STEPS
 
     def masks(self, word: int) -> tuple[int, ...] | None:
-        """Of word 0 or -1 of a line, for each phase, the bits that are the window's; None where all are."""
+        """For each phase, which bits of word 0 or -1 of a line belong to the window; None if all do."""
         place = word % self.run_words
         found = tuple(
             sum(

@@ -59,7 +59,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def own_vectors(self) -> int:
-        """Those of a consumer."""
+        """A consumer's vectors."""
         return self.vectors // self.config.warps_n
 
     @property
@@ -69,12 +69,12 @@ class Layout(GradientLayout[Config]):
 
     @property
     def row_elements(self) -> int:
-        """Of a filter row."""
+        """Elements per filter row."""
         return self.problem.filter[1] * self.problem.c
 
     @property
     def part_sums(self) -> int:
-        """Of a thread, in a fragment of 64 rows by a part's columns."""
+        """A thread's sums in a fragment of 64 rows by a part's columns."""
         return self.part_columns // 2
 
     @property
@@ -112,7 +112,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def row_vectors(self) -> int:
-        """Of a row of x."""
+        """Vectors per row of x."""
         return self.phases * self.columns
 
     @property
@@ -164,7 +164,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def own_zeros(self) -> bool:
-        """Behind y's rows, up to a whole stage."""
+        """Whether y's rows are padded with zeros to a whole stage."""
         return self.problem.output[1] % self.config.tile_k > 0
 
     # ---- shared memory, in bytes
@@ -183,12 +183,12 @@ class Layout(GradientLayout[Config]):
 
     @property
     def barriers(self) -> int:
-        """Of both pipelines: full and empty."""
+        """Bytes of both pipelines' barriers: full and empty."""
         return 2 * 8 * (self.config.stages + self.config.depth)
 
     @property
     def operands(self) -> int:
-        """Of both pipelines: stages of y, and rows of x."""
+        """Bytes of both pipelines' operands: stages of y, and rows of x."""
         return self.config.stages * self.stage + (self.slots + self.copies) * self.x_row
 
     @property
@@ -197,7 +197,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
-        """What shared memory holds, in order: what for, and how many times how many bytes."""
+        """The contents of shared memory, in order: purpose, count, and bytes of each."""
         c, lines = self.config, plurals.counted(self.phases, "line")
         return (
             ("A", f"{c.stages} stages x {plurals.counted(self.a_boxes, 'box')} x {c.tile_k} pixels x {A_ROW_BYTES}"),
@@ -218,7 +218,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def accumulators(self) -> int:
-        """Of a consumer's thread."""
+        """Accumulators per consumer thread."""
         return self.config.own_fragments * self.own_vectors * self.part_columns // 2
 
     # ---- the result

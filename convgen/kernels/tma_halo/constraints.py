@@ -16,7 +16,7 @@ from convgen.kernels.tma_halo.rings import STORE_VECTOR, y_channels_last
 
 
 def illegal(layout: Layout) -> list[Obstacle]:
-    """What a configuration asks for that the hardware does not have."""
+    """Why the hardware cannot run a configuration."""
     found = [
         *_sizes(layout), *_tile(layout), *_sums(layout), *_fold(layout), *_strips(layout), *_registers(layout)
     ]  # fmt: skip
@@ -39,7 +39,7 @@ def illegal_together(layout: Layout) -> bool:
 
 
 def _sizes(layout: Layout) -> Obstacles:
-    """What needs fixed sizes."""
+    """Obstacles to options that need fixed sizes."""
     found, x = Obstacles(), layout.read.x
     if layout.config.images > 1 and any(isinstance(window.output, Size) for window in layout.windows):
         found.no(f"images {layout.config.images} need images of fixed sizes", "images 1", "images")

@@ -48,12 +48,12 @@ class Filters:
 
     @property
     def words(self) -> int:
-        """Of two elements, of a vector."""
+        """Words of two elements in a vector."""
         return self.vector // 2
 
     @property
     def barrier(self) -> int:
-        """Of all consumers: behind those of each."""
+        """The barrier of all consumers, numbered after those of each."""
         return self.threads // 128 + 1
 
 

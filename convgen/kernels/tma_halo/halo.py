@@ -99,7 +99,7 @@ class Phase:
 
     @property
     def name(self) -> str:
-        """Of its start, in generated source."""
+        """The name of its start in generated source."""
         return f"phase_{self.h}_{self.w}"
 
     @property

@@ -129,7 +129,7 @@ def _unserved_dgrad(problem: ConvProblem, found: base.Obstacles) -> None:
 
 
 def limits(layout: Layout) -> tuple[Limit, ...]:
-    """What sizes that a call decides must not exceed."""
+    """Limits on sizes that a call decides."""
     found, line = lowering.index_limits(layout.problem, "int"), layout.halo.line
     return (*found, Limit("pixels of a strip", line, INT_LIMIT - 1)) if isinstance(line, Size) else found
 

@@ -64,7 +64,7 @@ SUM_CYCLES = 6
 
 @dataclass(frozen=True)
 class Layout(RingLayout[Config]):
-    """Of tma_halo."""
+    """The layout of tma_halo."""
 
     @property
     def assigned(self) -> Assignment:
@@ -135,7 +135,7 @@ class Layout(RingLayout[Config]):
 
     @cached_property
     def tiles(self) -> int:
-        """Of pixels, all images."""
+        """Tiles of pixels, in all images."""
         return self.lines * self.line_tiles
 
     @property
@@ -163,13 +163,13 @@ class Layout(RingLayout[Config]):
 
     @property
     def partial_sums(self) -> tuple[PartialSum, ...]:
-        """Of all sums: a tile makes a row of each, or one for each row of pixels, or phase, that it folds."""
+        """The partial sums of all sums: a tile makes one row of each sum, or one per folded row of pixels or phase."""
         rows = self.tiles * self.config.fold // self.read.n if self.config.images == 1 else 0
         return partial_sums(self.read, rows)
 
     @property
     def partial_bytes(self) -> dict[str, int]:
-        """Of each sum's rows, by its name."""
+        """Bytes of each sum's rows, by its name."""
         return partial_bytes(self.read, self.partial_sums, self.tiles * self.config.fold)
 
     # ---- shared memory, in bytes
@@ -206,7 +206,7 @@ class Layout(RingLayout[Config]):
 
     @cached_property
     def shape_demands(self) -> dict[str, Any]:
-        """What the cost model asks of tiles of any pixels, to say what none of them goes below."""
+        """The cost model's input for a lower bound on tiles of any number of pixels."""
         problem, config, (_, h, w) = self.read, self.config, self.windows
         stores = 1 / (self.store_vector if y_channels_last(problem) else STORE_VECTOR)
         operands = sum(t.size == problem.result.size for t in (*problem.operands, *problem.elementwise))
@@ -223,7 +223,7 @@ class Layout(RingLayout[Config]):
 
     @cached_property
     def tile_demands(self) -> dict[str, Any]:
-        """What it asks of a tile in any strip."""
+        """The cost model's input for a tile in any strip."""
         more = SUM_CYCLES / LANES * bool(self.read.sums)
         return dict(
             **self.shape_demands, pixels=self.config.consumer_pixels, consumers=self.config.consumers,
@@ -247,7 +247,7 @@ class Layout(RingLayout[Config]):
 
     @cached_property
     def demands(self) -> dict[str, Any]:
-        """And of one in its strip, however deep its rings are."""
+        """The cost model's input for a tile in its strip, however deep its rings are."""
         found = {**self.tile_demands, "box": self.halo.box, "tiles": int(self.tiles), "crowd": self._crowd}
         if self.read.sums:
             found["writes"] += 2 * sum(self.partial_bytes.values())
@@ -271,7 +271,7 @@ class Layout(RingLayout[Config]):
 
     @property
     def threads(self) -> int:
-        """Of a block.  Streamed filters have a producer, and so a warp, of their own."""
+        """Threads per block.  Streamed filters have their own producer warp."""
         least = 128 * self.config.consumers + (64 if self.config.weight_stages else 32)
         return max(block_threads(self.config.consumers), least)
 

@@ -16,7 +16,7 @@ from convgen.kernels.tma_halo.layout import Layout, b_columns
 
 
 def a_maps(layout: Layout) -> dict[int, tuple[str, TensorMap]]:
-    """Of x: a map, and its parameter's name, for each height that a phase may have."""
+    """The maps of x, with their parameters' names: one for each height that a phase may have."""
     problem, config, halo, (d, h, w) = layout.read, layout.config, layout.halo, layout.windows
     c, e = problem.x.extent("c"), problem.x.element.bytes
     pixel = (problem.x.pitch or c) * e

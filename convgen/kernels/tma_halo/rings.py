@@ -82,12 +82,12 @@ class RingLayout(base.Layout[C]):
 
     @property
     def span(self) -> int:
-        """Of a pixel's channels, and of an output channel's: the swizzle's span."""
+        """The bytes of a pixel's channels, and of an output channel's: the swizzle's span."""
         return self.config.tile_k * self.read.x.element.bytes
 
     @property
     def blocks(self) -> int:
-        """Of a group's input channels."""
+        """Blocks of a group's input channels."""
         return -(-self.channels // self.config.tile_k)
 
     @property
@@ -107,7 +107,7 @@ class RingLayout(base.Layout[C]):
 
     @property
     def partial_sums(self) -> tuple[PartialSum, ...]:
-        """Of all sums."""
+        """The partial sums of all sums."""
         return ()
 
     # ---- shared memory
@@ -119,7 +119,7 @@ class RingLayout(base.Layout[C]):
 
     @property
     def filter_box(self) -> int:
-        """What streams at once of the filters."""
+        """Bytes of the filters that are streamed at once."""
         raise NotImplementedError
 
     @property
@@ -134,7 +134,7 @@ class RingLayout(base.Layout[C]):
 
     @property
     def filter_bytes(self) -> int:
-        """Of all filters: of those in flight, or of a tile's output channels."""
+        """Bytes of all filters: those in flight, or those of a tile's output channels."""
         return self._filter_bytes(self.config.weight_stages)
 
     def _filter_bytes(self, stages: int) -> int:
@@ -174,12 +174,12 @@ class RingLayout(base.Layout[C]):
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block, with barriers, and room to begin where a swizzle does."""
+        """Shared memory per block, in bytes, with barriers and room for the swizzle's alignment."""
         return self.config.stages * self.stage_bytes + self.fixed_by(self.config.weight_stages)
 
     @property
     def stage_bytes(self) -> int:
-        """Of a halo tile in each ring, with its two barriers."""
+        """Bytes of a halo tile in each ring, with its two barriers."""
         return self.config.rings * (self.halo.bytes + 16)
 
     def fixed_by(self, weight_stages: int) -> int:
@@ -189,7 +189,7 @@ class RingLayout(base.Layout[C]):
 
     @cached_property
     def epilogue_bytes(self) -> int:
-        """Of the epilogue tiles of all consumers."""
+        """Bytes of all consumers' epilogue tiles."""
         return self.config.consumers * (self.epi_tile_bytes + self.slots * self.slot)
 
     def _barriers(self, stages: int, weight_stages: int) -> int:

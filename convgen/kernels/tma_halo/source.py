@@ -96,7 +96,7 @@ def source(plan: Plan, layout: Layout) -> str:
 
 
 def _rolled(layout: Layout) -> dict[str, bool]:
-    """Which loops over taps are not unrolled: those with more products than ptxas compiles soon."""
+    """Which loops over taps are not unrolled: those with more products than ptxas compiles in reasonable time."""
     _, h, w = layout.windows
     of_row = len(w.offsets) * products(layout.config.tile_k)
     return {"r": len(h.offsets) * of_row > MOST_UNROLLED, "s": of_row > MOST_UNROLLED}
@@ -117,7 +117,7 @@ def counts(layout: Layout) -> dict[str, Count]:
 
 
 def _nan_cause(layout: Layout) -> str:
-    """Where filters have zeros that meet x's elements."""
+    """The zeros in filters that x's elements are multiplied by, for a comment."""
     if not layout.config.lays_out_filters:
         return "a zero after a group's channels"
     folded = "phases" if layout.strided else "folded rows"

@@ -56,7 +56,7 @@ def _parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Par
 
 
 def _folds(problem: ConvProblem) -> tuple[int, ...]:
-    """Of a strided dgrad, all its phases."""
+    """The folds to try; for a strided dgrad, all its phases."""
     return (math.prod(problem.stride),) if assignment(problem).strided else FOLDS
 
 
@@ -71,7 +71,7 @@ def _packs(problem: ConvProblem) -> tuple[int, ...]:
 
 
 def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
-    """What the options ask for, for its obstacles to be shown."""
+    """The layout that the options ask for, so that its obstacles can be shown."""
 
     def given(name: str, default: int) -> int:
         return int(fixed.get(name, default))
@@ -180,7 +180,7 @@ class Strip(NamedTuple):
 
 
 def _legal_strips(root: Layout, strips: list[tuple[int, int]]) -> list[Strip]:
-    """Those that are legal for some tile."""
+    """The strips that are legal for some tile."""
     _, h, w = root.windows
     layouts = [root.sibling(strip=columns, images=images) for columns, images in strips]
     pairs = [(x.config.strip, x.config.images, x.lines) for x in layouts if not illegal_strip(x)]

@@ -76,5 +76,5 @@ class Config(config.Config):
 
     @property
     def accumulators(self) -> int:
-        """Of a consumer's thread."""
+        """Accumulators per consumer thread."""
         return self.own_rows // 64 * self.columns // 2

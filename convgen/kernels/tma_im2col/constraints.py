@@ -27,14 +27,14 @@ MOST_PHASES = 256
 
 
 def phase_obstacles(problem: ConvProblem) -> list[Obstacle]:
-    """What a strided dgrad's table cannot hold."""
+    """Why a strided dgrad's table of phases does not fit."""
     if problem.op is not Op.DGRAD or (count := phase_count(problem)) <= MOST_PHASES:
         return []
     return [Obstacle(f"the stride makes {count} phases of dgrad; at most {MOST_PHASES} are served")]
 
 
 def map_obstacles(gemm: Gemm) -> list[Obstacle]:
-    """What the im2col tensor map cannot express."""
+    """Why the im2col tensor map cannot express the walk."""
     return [] if gemm.pointwise else im2col_obstacles(gemm.axes, gemm.problem.filter)
 
 
@@ -55,7 +55,7 @@ def prologue_obstacles(problem: ConvProblem) -> Obstacles:
 
 
 def illegal(layout: Layout) -> list[Obstacle]:
-    """What a configuration asks for that the hardware does not have."""
+    """Why the hardware cannot run a configuration."""
     found = [*_consumers(layout), *_images(layout), *_groups(layout), *_phases(layout), *_k_loop(layout),
              *_cluster(layout), *_columns_of_b(layout), *_resident(layout), *_fill(layout),
              *_prologue(layout)]  # fmt: skip
@@ -110,7 +110,7 @@ def _images(layout: Layout) -> Obstacles:
 
 
 def _fill(layout: Layout) -> Obstacles:
-    """What TMA fills the padding with also stands behind the last channel."""
+    """Obstacle: TMA's fill value for padding also fills channels past the last one."""
     g, k, found = layout.gemm, layout.config.tile_k, Obstacles()
     if g.problem.padding is Padding.NAN and g.channels % k:
         beyond = f"boxes of {k} channels reach beyond the {g.channels} of {g.problem.x.name}"
@@ -197,7 +197,7 @@ def _phases(layout: Layout) -> Obstacles:
 
 
 def _cluster(layout: Layout) -> Obstacles:
-    """What a cluster loads together, in slices."""
+    """Obstacles to loading together, in slices, by a cluster."""
     config, found = layout.config, Obstacles()
     if not config.shared:
         return found
@@ -210,7 +210,7 @@ def _cluster(layout: Layout) -> Obstacles:
 
 
 def _resident(layout: Layout) -> Obstacles:
-    """What a block needs to load B once."""
+    """Obstacles to loading B once per block."""
     config, found = layout.config, Obstacles()
     if not config.resident:
         return found

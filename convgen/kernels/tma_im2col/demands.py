@@ -14,7 +14,7 @@ from convgen.kernels.tma_im2col.layout import Layout
 
 
 def demands(layout: Layout) -> dict[str, Any]:
-    """What `cost.time` asks."""
+    """The input of `cost.time`."""
     config = layout.config
     rows, columns = (config.tile_n, config.tile_m) if config.swap_ab else (config.tile_m, config.tile_n)
     traffic, tiles = layout.gemm.traffic, int(layout.tile_count)
@@ -128,5 +128,5 @@ def _written_together(layout: Layout) -> float:
 
 
 def _ends_inside(layout: Layout, run: int, unit: int = SECTOR) -> float:
-    """Of runs of so many bytes of y, the share that ends inside a sector, or inside another unit."""
+    """The share of runs of so many bytes of y that end inside a sector, or inside another unit."""
     return 1 - math.gcd(int(layout.gemm.traffic["y_pitch"]), run, unit) / unit

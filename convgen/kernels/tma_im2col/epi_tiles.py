@@ -54,7 +54,7 @@ def _have_room(layout: Layout, channels: int, stages: int) -> bool:
 
 
 def _bytes(layout: Layout, channels: int) -> int:
-    """Of a block's epilogue tiles: of y, and of what is shaped as it is; operands have two slots, too."""
+    """Bytes of a block's epilogue tiles: y's and those shaped like it; operands have two slots, too."""
     problem = layout.gemm.problem
     each = 1 + len(operand_tiles.shaped(problem)) + len(problem.elementwise)
     return 2 * layout.config.consumers * each * 64 * channels * layout.gemm.element_bytes

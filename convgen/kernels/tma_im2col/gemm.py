@@ -43,7 +43,7 @@ class Gemm:
 
     @cached_property
     def taps(self) -> tuple[int, ...]:
-        """Of each phase."""
+        """The taps of each phase."""
         return self.phases.taps if self.phases else (self.problem.taps,)
 
     @cached_property
@@ -64,7 +64,7 @@ class Gemm:
 
     @cached_property
     def channels(self) -> int:
-        """Of a tap, in a group."""
+        """Channels of a tap in a group."""
         return self.group.c if self.group else self.problem.c
 
     @cached_property
@@ -75,12 +75,12 @@ class Gemm:
 
     @cached_property
     def group_columns(self) -> int:
-        """Of C, in a group."""
+        """Columns of C in a group."""
         return self.group.k if self.group else self.problem.k
 
     @cached_property
     def element_bytes(self) -> int:
-        """Of A and B."""
+        """Bytes per element of A and B."""
         return self.problem.x.element.bytes
 
     @cached_property
@@ -155,7 +155,7 @@ class Gemm:
 
     @cached_property
     def traffic(self) -> dict[str, int]:
-        """What the cost model asks of the problem: rows of A begin at pixels, with groups at each group's channels."""
+        """The cost model's input from the problem: rows of A begin at pixels, with groups at each group's channels."""
         found = self.prepared.traffic
         if self.group is None:
             return found

@@ -129,7 +129,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def resident_bytes(self) -> int:
-        """Of all of B's k blocks, where these stay."""
+        """Bytes of all of B's k blocks, if these stay."""
         return self.k_blocks * self.b_rows * self.span if self.config.resident else 0
 
     @property
@@ -140,7 +140,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def b_loaded(self) -> int:
-        """As `b_rows`, of those that TMA loads for a whole tile."""
+        """Like `b_rows`, but the rows that TMA loads for a whole tile."""
         return ends.b_rows(self)
 
     @cached_property
@@ -209,12 +209,12 @@ class Layout(base.Layout[Config]):
 
     @property
     def partial_sums(self) -> tuple[PartialSum, ...]:
-        """Of all sums."""
+        """The partial sums of all sums."""
         return partial_sums(self.gemm.problem, image_pixels(self.gemm.problem) // self.partial_pixels)
 
     @property
     def partial_bytes(self) -> dict[str, int]:
-        """Of each sum's rows, by its name."""
+        """Bytes of each sum's rows, by its name."""
         return partial_bytes(self.gemm.problem, self.partial_sums, self.partial_rows)
 
     @property
@@ -248,7 +248,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def leaving_bytes(self) -> int:
-        """Of an epilogue tile of y and those of the further results that go with it."""
+        """Bytes of an epilogue tile of y and of those of the further results that go with it."""
         return self.epi_tile_bytes * (1 + len(self.leaving))
 
     @cached_property
@@ -279,7 +279,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def slots(self) -> int:
-        """Of each consumer, for an epilogue tile of each of the operands."""
+        """Slots per consumer, each for an epilogue tile of every operand."""
         return operand_tiles.slots(self.arriving, self.config.consumers * self.config.blocks) if self.arriving else 0
 
     @cached_property
@@ -294,7 +294,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def split_sums(self) -> int:
-        """Of the sums that a block gets from those with which it splits k."""
+        """Bytes of the sums that a block receives from the blocks with which it splits k."""
         return clusters.others_sums(self.config.tile_m, self.config.tile_n, self.config.split_k)
 
     @property
@@ -325,7 +325,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
-        """What shared memory holds, in order: what for, and how many times how many bytes."""
+        """The contents of shared memory, in order: purpose, count, and bytes of each."""
         c = self.config
         blocks, kept = f" x {c.k_blocks} k blocks" if c.k_blocks > 1 else "", plurals.counted(self.k_blocks, "k block")
         consumers = plurals.counted(c.consumers, "consumer")
@@ -349,19 +349,19 @@ class Layout(base.Layout[Config]):
 
     @property
     def threads(self) -> int:
-        """Of a block.  Operands that TMA brings have a producer, and so a warp, for each consumer."""
+        """Threads per block.  Operands that TMA loads have a producer warp for each consumer."""
         warps = 5 * self.config.consumers + 1 if self.gemm.stores_by_tma and self.arriving else 0
         return max(hopper.block_threads(self.config.consumers, self.config.blocks), 32 * warps)
 
     @property
     def registers(self) -> int:
-        """That a consumer's thread may use."""
+        """Registers that a consumer thread may use."""
         split = hopper.register_split(self.config.consumers, self.config.blocks)
         return split.consumer if split else hopper.launch_registers(self.target, self.threads, self.config.blocks)
 
     @property
     def free_registers(self) -> int:
-        """Those that addresses and counters leave."""
+        """Registers left over by addresses and counters."""
         return self.registers - hopper.OTHER_REGISTERS
 
     @property

@@ -1,4 +1,4 @@
-"""What the kernel's text calls that depends on which blocks share a tile, and where a box of B begins: C text."""
+"""C names that depend on which blocks share a tile, and where a box of B begins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from convgen.kernels.tma_im2col.phases import PhaseText
 
 
 def names(layout: Layout, tap_index: str, phases: PhaseText | None) -> dict[str, Any]:
-    """Of blocks that split gemm_k, of those of a cluster that load an operand together, and of both."""
+    """Names for blocks that split gemm_k, for blocks of a cluster that load an operand together, and for both."""
     c = layout.config
     split, shared = c.split_k > 1, c.shared != ""
     together = "(split_k * cluster)" if split and shared else "split_k" if split else "cluster" if shared else ""

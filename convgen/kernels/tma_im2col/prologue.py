@@ -66,7 +66,7 @@ class Prologue:
 
 
 def prologue(problem: ConvProblem, rows: int, tile_k: int) -> Prologue | None:
-    """For a consumer that multiplies so many rows of `tile_k` channels; None where there is no prologue."""
+    """The prologue of a consumer that multiplies so many rows of `tile_k` channels; None if there is no prologue."""
     if problem.prologue is None:
         return None
     values = {problem.x.name: "given"} | {t.name: f"value_{t.name}" for t in problem.prologue.operands}
@@ -105,7 +105,7 @@ def _operand(t: Tensor) -> Operand:
 
 
 def _vectors(t: Tensor) -> int:
-    """Of 8 channels."""
+    """The number of 16-byte vectors in 8 channels."""
     return CHANNELS * t.element.bytes // 16
 
 

@@ -71,7 +71,7 @@ def illegal_sizes(layout: Layout) -> Obstacles:
 
 
 def limits(layout: Layout) -> tuple[Limit, ...]:
-    """What sizes that a call decides must not exceed."""
+    """Limits on sizes that a call decides."""
     found = [("pixels of the result", layout.gemm.pixels, MOST_PIXELS)]
     found += [
         ("bytes from one image to the next", stride, MOST_STRIDE)

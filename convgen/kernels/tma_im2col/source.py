@@ -279,7 +279,7 @@ def _images_held(layout: Layout) -> str:
 
 
 def _images(layout: Layout) -> dict[str, object]:
-    """What templates/tma_im2col/image_operands.j2 takes."""
+    """The values that templates/tma_im2col/image_operands.j2 takes."""
     problem, held = layout.gemm.problem, _images_held(layout)
     pixels = math.prod(problem.output)
     most = image_operands.most_images(problem, layout.epi_tile_m) if held == "epi_tile" else layout.tile_images

@@ -85,7 +85,7 @@ def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part
 
 
 def _layouts(alike: Layout, plainest: Config, choices: Iterable[Choice], fixed: Options) -> Iterator[Layout]:
-    """Of a tile, with each of these choices."""
+    """Layouts for a tile, one for each of these choices."""
     cluster = int(fixed.get("cluster", plainest.cluster))
     several = cluster > plainest.cluster  # which the options ask for
     operands = considered(fixed, "multicast", ["a", "b"][: 1 + several])
@@ -116,12 +116,12 @@ def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
 
 
 def _with(layout: Layout, **changes: int | str) -> Layout:
-    """With other values of these fields, on which anything that it has found may depend."""
+    """A copy with other values of these fields, discarding everything found so far."""
     return Layout(layout.problem, layout.target, layout.config.but(**changes), layout.gemm)
 
 
 def _together(alone: list[Layout], split: list[Layout], fixed: Options) -> Iterator[Layout]:
-    """In clusters, and with their k loops shared evenly."""
+    """Layouts in clusters, and with their k loops shared evenly."""
     if "cluster" in fixed:
         return
     for layout in (*alone, *split):

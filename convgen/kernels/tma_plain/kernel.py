@@ -39,7 +39,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block, with room to begin where a swizzle does."""
+        """Shared memory per block, in bytes, with room for the swizzle's alignment."""
         return (TILE_M + self.config.tile_n) * ROW_BYTES + 8 + SWIZZLE_ALIGNMENT
 
     @property

@@ -75,5 +75,5 @@ class Config(Sliced):
 
     @property
     def accumulators(self) -> int:
-        """Of a consumer's thread."""
+        """Accumulators per consumer thread."""
         return self.own_rows // 64 * self.own_columns // 2

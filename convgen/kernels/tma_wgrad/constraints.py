@@ -26,7 +26,7 @@ SWIZZLE_ROWS = 8
 
 
 def illegal(layout: Layout) -> list[Obstacle]:
-    """What a configuration asks for that the hardware does not have."""
+    """Why the hardware cannot run a configuration."""
     found = [*_row_taps(layout), *_halo(layout), *_tile(layout)]
     return found or [*_cluster(layout), *_registers(layout), *_k_loop(layout), *_shared_memory(layout)]
 

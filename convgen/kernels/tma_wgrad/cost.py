@@ -102,7 +102,7 @@ def _loaded(layout: Layout) -> float:
 
 
 def added(layout: Layout) -> float:
-    """Of the second kernel, and of the sums that go through memory to it."""
+    """The time of the second kernel, and of the sums that go to it through memory."""
     r = H200
     return sum(r.sum + pass_bytes(layout.problem, slices) / r.sums for slices in layout.sum_passes)
 

@@ -28,7 +28,7 @@ class Gemm:
 
     @cached_property
     def problem(self) -> ConvProblem:
-        """As the kernel reads it."""
+        """The problem as the kernel reads it."""
         return self.prepared.problem
 
     @property

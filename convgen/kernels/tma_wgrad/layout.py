@@ -176,7 +176,7 @@ class Layout(GradientLayout[Config]):
 
     @cached_property
     def row_pixels(self) -> int:
-        """From a pixel of x to the one below it, where a box has rows."""
+        """Pixels from a pixel of x to the one below it, if a box has rows."""
         return self.gemm.walked(self.shared_axes)[-1]
 
     @property
@@ -198,17 +198,17 @@ class Layout(GradientLayout[Config]):
 
     @property
     def b_box(self) -> int:
-        """That TMA brings, of a phase."""
+        """Bytes that TMA loads per phase."""
         return (self.config.tile_k + self.reach) * self.span
 
     @property
     def phase_room(self) -> int:
-        """Of a phase of a box: the next begins where a swizzle does."""
+        """Bytes from a phase of a box to the next, which begins where the swizzle does."""
         return aligned(self.b_box)
 
     @property
     def b_room(self) -> int:
-        """Of a box of x."""
+        """Bytes of a box of x."""
         return self.phases * self.phase_room
 
     @property
@@ -225,17 +225,17 @@ class Layout(GradientLayout[Config]):
 
     @property
     def sums(self) -> int:
-        """Of the other blocks of a cluster, in place of the stages."""
+        """Bytes of the sums of the cluster's other blocks, which overlay the stages."""
         return clusters.others_sums(self.config.tile_m, self.config.tile_n, self.config.split_k)
 
     @property
     def ones(self) -> int:
-        """Of what y is multiplied by for its sum: 8 columns of 16 ones."""
+        """Bytes of the ones that y is multiplied by for its sum: 8 columns of 16."""
         return 8 * 16 * ELEMENT if y_sum(self.problem) else 0
 
     @property
     def barriers(self) -> int:
-        """Of stages, full and empty, and of each consumer's sums."""
+        """Barriers: full and empty ones of stages, and one for each consumer's sums."""
         config = self.config
         return 2 * config.stages + config.consumers * (config.split_k > 1)
 
@@ -246,7 +246,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
-        """What shared memory holds, in order: what for, and how many times how many bytes."""
+        """The contents of shared memory, in order: purpose, count, and bytes of each."""
         c = self.config
         a_boxes, b_boxes = plurals.counted(self.a_boxes, "box"), plurals.counted(self.tile_boxes * self.phases, "box")
         rows = [
@@ -268,7 +268,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def registers(self) -> int:
-        """That a consumer's thread may use."""
+        """Registers that a consumer thread may use."""
         split = register_split(self.config.consumers, self.config.blocks)
         return split.consumer if split else launch_registers(self.target, self.threads, self.config.blocks)
 
@@ -281,7 +281,7 @@ class Layout(GradientLayout[Config]):
 
     @cached_property
     def bytes_read(self) -> int:
-        """Of device memory: both factors, once; of x, the pixels that taps reach."""
+        """Bytes of device memory that hold both factors; of x, only the pixels that taps reach."""
         problem = self.gemm.problem
         reached = math.prod(min(taps / stride, 1) for taps, stride in zip(problem.filter, problem.stride, strict=True))
         return int(problem.x.bytes * reached) + problem.y.bytes

@@ -47,7 +47,7 @@ def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part
 
 
 def _shared(layout: Layout, fixed: Options) -> Iterator[Layout]:
-    """Of a tile, with each number of blocks that share its pixels."""
+    """Layouts of a tile, for each number of blocks that share its pixels."""
     for split_k, slices in _shares(layout, fixed):
         yield _staged(layout, split_k, slices, fixed)
 
@@ -124,7 +124,8 @@ def _sharing(problem: ConvProblem, fixed: Options) -> list[Sharing]:
 
 
 def _shapes(g: Gemm, fixed: Options) -> list[tuple[int, int, int]]:
-    """Those of SHAPES that go with the options and are not mostly empty; where none does, what they ask for."""
+    """The SHAPES that agree with the options and are not mostly empty; if none is, the shape that the options ask
+    for."""
     named = ("tile.m", "warps.m", "warps.n")
     found = [s for s in SHAPES if all(fixed.get(name, value) == value for name, value in zip(named, s, strict=True))]
     fitting = [s for s in found if s[0] < g.rows + 64 or s[0] == 64 or "tile.m" in fixed]
@@ -182,7 +183,7 @@ def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
 
 
 def _staged(layout: Layout, split_k: int, slices: int, fixed: Options) -> Layout:
-    """With as many stages as fit, but no more than a block has use for."""
+    """The layout with as many stages as fit, but no more than a block can use."""
     c = layout.config
     if "stages" in fixed:
         stages = int(fixed["stages"])

@@ -43,7 +43,7 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def tiles(self) -> tuple[int, int]:
-        """Of an image, along p and q."""
+        """Tiles per image, along p and q."""
         p, q = (-(-extent // self.config.tile) for extent in self.problem.output)
         return p, q
 
@@ -53,7 +53,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def channels(self) -> int:
-        """Of V and U."""
+        """Channels of V and U."""
         return -(-self.problem.c // C_MULTIPLE) * C_MULTIPLE
 
     @property

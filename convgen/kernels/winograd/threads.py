@@ -38,7 +38,8 @@ POINT = "const int point = i * size + j;"
 
 @dataclass(frozen=True)
 class Tile:
-    """Of a thread: its number, the coordinates of its first pixel of y and of its first channel, and threads in all."""
+    """A thread's tile: its number, the coordinates of its first pixel of y and first channel, and the number of
+    threads."""
 
     number: Expr
     at: dict[str, Expr]
@@ -46,7 +47,7 @@ class Tile:
 
 
 def channels_name(problem: ConvProblem, channels: int, dim: str) -> str:
-    """Of an extent in U and V, whose input channels may be more than x's."""
+    """The name of an extent in U and V, which may have more input channels than x."""
     return "padded_channels" if dim == "c" and channels != problem.c else extent_name(dim)
 
 

@@ -51,7 +51,7 @@ class Config(RingConfig):
 
     @property
     def quads(self) -> int:
-        """Of a row of a strip."""
+        """Quads in a row of a strip."""
         return self.strip // QUAD
 
     @property

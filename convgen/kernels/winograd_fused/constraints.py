@@ -8,7 +8,7 @@ from convgen.kernels.winograd_fused.layout import Layout
 
 
 def illegal(layout: Layout) -> Obstacles:
-    """What a configuration asks for that the hardware does not have."""
+    """Why the hardware cannot run a configuration."""
     found = Obstacles()
     config, target = layout.config, layout.target
     if config.weight_stages == 1:

@@ -54,7 +54,7 @@ def halo_of(h: WindowAxis, config: Config, span: int) -> Halo:
 
 @dataclass(frozen=True)
 class Layout(RingLayout[Config]):
-    """Of winograd_fused.  Sizes in bytes."""
+    """The layout of winograd_fused.  Sizes in bytes."""
 
     @property
     def last_products(self) -> int:
@@ -72,7 +72,7 @@ class Layout(RingLayout[Config]):
 
     @property
     def phase_bytes(self) -> int:
-        """From a phase of the halo tile to the next."""
+        """Bytes from a phase of the halo tile to the next."""
         return self.halo.bytes // QUAD
 
     @property
@@ -83,7 +83,7 @@ class Layout(RingLayout[Config]):
 
     @property
     def filter_box(self) -> int:
-        """Of a filter row: its points."""
+        """Bytes of a filter row's points."""
         return POINTS * self.config.tile_n * self.span
 
     @property
@@ -105,12 +105,12 @@ class Layout(RingLayout[Config]):
 
     @property
     def own_tiles(self) -> int:
-        """Of pixels, all images."""
+        """Tiles of pixels, in all images."""
         return self.read.n * self.strips * self.line_tiles
 
     @property
     def tiles(self) -> int:
-        """Those of whole clusters, which load in step."""
+        """Tiles of whole clusters, whose blocks load in step."""
         return -(-self.own_tiles // self.config.cluster) * self.config.cluster
 
     @property
@@ -119,7 +119,7 @@ class Layout(RingLayout[Config]):
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads per block."""
         return block_threads(self.config.consumers)
 
     @property
