@@ -24,7 +24,7 @@ C = TypeVar("C", bound=Config)
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a kernel cannot serve a problem: the constraint, and what would lift it, other strategies apart.
+    """Why a kernel cannot serve a problem: the constraint, and what would lift it, apart from other strategies.
 
     `option` names the option of the strategy block that is to blame, where one is.
     """
@@ -43,7 +43,8 @@ class Obstacles(list[Obstacle]):
 
 @dataclass(frozen=True)
 class Layout(Generic[C]):
-    """A problem by a configuration on a target, and all that follows: operands, tiles, shared memory, registers.
+    """A problem, a configuration and a target, and all that follows from them: operands, tiles, shared memory,
+    registers.
 
     A kernel's own layout has what follows as cached properties, so that what a constraint, the cost model,
     the plan and the source read of it is found once.
@@ -60,8 +61,8 @@ class Layout(Generic[C]):
         return self
 
     def sibling(self, **changes: int | str) -> Self:
-        """The layout with other values of these fields of the configuration.  It takes over the cached properties that
-        this one has found, which must not depend on them: what all of many have in common is found once."""
+        """The layout with other values of these fields of the configuration.  It inherits the cached properties found
+        so far, which must not depend on these fields, so that what many layouts share is computed once."""
         return self.having(self.config.but(**changes))
 
     def having(self, config: C) -> Self:
@@ -72,8 +73,8 @@ class Layout(Generic[C]):
 
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
-        """What shared memory holds, in order: what for, and how many times how many bytes.  Empty where it is one thing
-        or none."""
+        """The contents of shared memory, in order: purpose, count, and bytes of each.  Empty if there is at most one
+        thing."""
         return ()
 
 
@@ -82,8 +83,8 @@ L = TypeVar("L", bound=Layout)
 
 @dataclass(frozen=True)
 class Part(Generic[L]):
-    """A part of a kernel's space.  No layout of it takes less than `least` microseconds; they are made one by one, as
-    are smaller parts."""
+    """A part of a kernel's space.  None of its layouts takes less than `least` microseconds; layouts and smaller parts
+    are made one by one."""
 
     least: float
     within: Iterable[L | Part[L]]
@@ -127,9 +128,9 @@ class Kernel(Generic[C, L]):
     dynamic: ClassVar[frozenset[str]] = frozenset()
 
     def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
-        """Names of the sums of which it makes partial sums, with these options, in rows of a workspace
-        `partial.<name>`, or without such a workspace the sums themselves; where there are others, it is asked for the
-        values of their elements instead."""
+        """Names of the sums that the kernel computes with these options: as partial sums, in rows of a workspace
+        `partial.<name>`, or without such a workspace, completely.  For other sums, it must write the values of their
+        elements instead."""
         return ()
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> Sequence[Obstacle]:
@@ -162,7 +163,7 @@ class Kernel(Generic[C, L]):
         return us
 
     def illegal(self, layout: L) -> Sequence[Obstacle]:
-        """What a layout asks for that the hardware does not have."""
+        """Why the hardware cannot run a layout."""
         raise NotImplementedError
 
     def time(self, layout: L) -> float:
@@ -170,12 +171,12 @@ class Kernel(Generic[C, L]):
         raise NotImplementedError
 
     def traits(self, layout: L) -> Mapping[str, Any] | None:
-        """What the cost model is asked about a layout, by name: trees tell layouts apart by it (correction.py).  None
-        where no layout like it was measured."""
+        """The cost model's input for a layout, by name: trees tell layouts apart by it (correction.py).  None if no
+        layout like it was measured."""
         return None
 
     def kind(self, layout: L) -> object:
-        """What makes layouts alike: a cost model is surer within a kind than between kinds."""
+        """The kind of a layout: a cost model is more reliable within a kind than between kinds."""
         return None
 
     def variants(self, layout: L) -> Iterable[L]:
@@ -196,7 +197,7 @@ AnyKernel = Kernel[Any, Any]
 
 
 def plan_of(layout: Layout, steps: Iterable[Step], workspaces: Iterable[Workspace] = (), **more: Any) -> Plan:
-    """A layout's plan; its strategy fills in what it is called by."""
+    """A layout's plan; the strategy fills in its own name."""
     from convgen.ir.plan import Plan
 
     made = tuple(_spread(step, layout.target) for step in steps)
@@ -210,8 +211,8 @@ def _spread(step: Step, target: Target) -> Step:
 
 
 def spread(launch: Launch, target: Target) -> Launch:
-    """A launch of which a multiprocessor is to hold one block but has room for two: with the shared memory that it asks
-    for, to be spread."""
+    """A launch whose blocks should be spread, one per multiprocessor, although two fit: it requests enough shared
+    memory for that."""
     if not launch.dependent or launch.blocks_per_sm > 1:
         return launch
     half = target.shared_bytes_per_sm // 2  # a block takes some bytes besides: two do not fit

@@ -40,7 +40,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Option:
-    """One option that a strategy block may set: a field as the language has it.  `kernels` have it."""
+    """One option that a strategy block may set: a field under its name in the language.  `kernels` are those that have
+    it."""
 
     name: str
     doc: str
@@ -72,7 +73,7 @@ class Config:
 
     @property
     def options(self) -> dict[str, int | str]:
-        """The options that ask for exactly this configuration; those that are empty words do not apply to it."""
+        """The options that request exactly this configuration; options that are empty words do not apply to it."""
         values = {option_name(f.name): getattr(self, f.name) for f in dataclasses.fields(cast(Any, self))}
         return {name: value for name, value in values.items() if value != ""}
 
@@ -83,8 +84,8 @@ class Config:
         return [option_name(f.name) for f in fields if getattr(self, f.name) != f.default]
 
     def but(self, **changes: int | str) -> Self:
-        """This configuration with other values of these fields: dataclasses.replace would take most of the time of a
-        search."""
+        """This configuration with other values of these fields: dataclasses.replace would take most of a search's
+        time."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__, **changes)
         return made
@@ -119,7 +120,7 @@ def _rows(config: Any) -> tuple[Option, ...]:
 
 
 def joined(rows: Mapping[str, tuple[Option, ...]]) -> tuple[Option, ...]:
-    """The options of several kernels by name: one that several have allows what any of them does."""
+    """The options of several kernels by name: an option of several kernels allows whatever any of them allows."""
     found: dict[str, Option] = {}
     for kernel, options in rows.items():
         for option in options:

@@ -42,8 +42,8 @@ def measured(search: Search) -> bool:
 
 
 def reach(search: Search) -> float:
-    """How long, by the cost model, configurations may take to be looked at: little longer than the search's best, or as
-    long as the trees expect that one to take."""
+    """The longest estimated time of configurations to consider: little more than that of the search's best, or the time
+    that the trees predict for it."""
     best = search.best
     assert best is not None, "a search that is settled"
     return max(NEAR * best.us, _corrected(search, best) or 0.0)
@@ -68,8 +68,8 @@ def _corrected(search: Search, timed: Timed) -> float | None:
 
 
 def traits(kernel: AnyKernel, layout: Layout, us: float) -> dict[str, float] | None:
-    """What trees ask about a layout that takes `us` by the cost model: how the problem lies in memory, the kernel's own
-    traits, the options (of a word, 1.0 by `name=word`), and what follows from them."""
+    """The trees' features of a layout with an estimate of `us`: how the problem lies in memory, the kernel's own
+    traits, the options (for a word, 1.0 under `name=word`), and what follows from them."""
     if (own := kernel.traits(layout)) is None:
         return None
     options = layout.config.options
@@ -82,7 +82,8 @@ def traits(kernel: AnyKernel, layout: Layout, us: float) -> dict[str, float] | N
 
 @lru_cache(maxsize=64)  # asked for each configuration
 def _memory(problem: ConvProblem) -> Mapping[str, int]:
-    """Bytes that are read, between pixels of x, and of channels that lie so that threads load or store them at once."""
+    """Features of memory: bytes read, bytes between pixels of x, and how many channels threads can load or store at
+    once."""
     moved = traffic(problem)
     vectors = {f"{name}_vector": math.gcd(extent, VECTOR) for name, extent in (("c", problem.c), ("k", problem.k))}
     return {"reads": moved["reads"], "x_pitch": moved["x_pitch"], **vectors}

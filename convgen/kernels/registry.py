@@ -16,7 +16,7 @@ from convgen.kernels.config import Config, Options, defaults, excess, has_all
 
 @dataclass(frozen=True)
 class KernelRow:
-    """A kernel: its folder, the strategy that it belongs to, and what it is in a line.  `by_name`: taken only where a
+    """A kernel: its folder, the strategy that it belongs to, and a one-line description.  `by_name`: taken only where a
     spec names it, or its value of the option `form`."""
 
     name: str
@@ -71,8 +71,8 @@ def kernels_of(strategy: str) -> tuple[KernelRow, ...]:
 
 
 def completed(name: str, options: Options) -> Options:
-    """A kernel's options as they were kept, with the defaults of those that it did not have then.  What is none of its
-    options stays alone."""
+    """A kernel's options as stored, with the defaults of those added since.  Anything that is not one of its options
+    stays as it is."""
     config = next((row.config for row in KERNELS if row.name == name), None)
     said = {option: value for option, value in options.items() if option != "kernel"}
     return defaults(config) | dict(options) if config and has_all(said, config) else options

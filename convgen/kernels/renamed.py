@@ -16,7 +16,7 @@ STRATEGIES: Mapping[str, str] = {"tma_patch": "tma_halo"}
 
 @dataclass(frozen=True)
 class Renamed:
-    """An option of a strategy (by its new name), what it is called now, and old values with the new ones."""
+    """A renamed option: its strategy (by the present name), both names, and old values with the new ones."""
 
     strategy: str
     old: str
@@ -57,7 +57,7 @@ def option(of: str, name: str) -> str:
 
 
 def value(of: str, name: str, given: int | str) -> int | str:
-    """A value of an option, which may have an old name, by its present name."""
+    """The present name of an option's value, which may be given by its former name."""
     row = _BY_OLD.get((strategy(of), name))
     return row.values.get(given, given) if row else given
 

@@ -38,8 +38,8 @@ class Timed:
 
 
 class _Space(Iterator[Timed]):
-    """A kernel's space, the fastest first, by branch and bound: what a part has is made and timed when all that are
-    known to be faster than any of it have come.  What takes as long comes in the space's order."""
+    """A kernel's space, the fastest first, by branch and bound: a part's contents are made and timed once everything
+    known to be faster has come.  Ties come in the space's order."""
 
     def __init__(self, kernel: AnyKernel, parts: Iterable[Part[Any]]) -> None:
         self._kernel = kernel
@@ -53,7 +53,7 @@ class _Space(Iterator[Timed]):
         return self._queue[0][0] if self._queue else math.inf
 
     def step(self) -> Timed | None:
-        """Make what a part has, or take a layout: the one of which least is expected."""
+        """Expands the part, or takes the layout, with the smallest lower bound."""
         us, order, first = heappop(self._queue)
         if not isinstance(first, Part):
             return Timed(us, first)
@@ -163,7 +163,7 @@ class Search:
 
     @property
     def least(self) -> float:
-        """Microseconds that no configuration goes below, as far as is known; those of the best where it is settled."""
+        """The lower bound known so far, in microseconds; the best's time once the search is settled."""
         return self.us if self.settled else self._bound
 
     @property
@@ -210,7 +210,7 @@ class Search:
 
     @property
     def us(self) -> float:
-        """Microseconds of the best; infinite where there is none."""
+        """The best's time in microseconds; infinite if there is none."""
         return self.best.us if self.best else math.inf
 
     def candidates(self, most: int, of_a_kind: int = 1 << 30) -> list[Timed]:
@@ -232,7 +232,8 @@ class Search:
 
 
 class _Look:
-    """A way to a search's best.  Who compares searches has ways of their own: threads have searches in common."""
+    """One caller's progress toward a search's best: threads share searches, and each that compares them keeps its
+    own."""
 
     def __init__(self, search: Search) -> None:
         self.search: Search = search
@@ -275,7 +276,7 @@ class _Look:
 
     @property
     def _legal(self) -> Iterator[Timed]:
-        """Legal configurations, the fastest first: what this look has met, and what is to come."""
+        """Legal configurations, the fastest first: those that this look has met, then the rest."""
         return self.search._legal(self.search._all(chain(self._ahead, self._begun)))
 
     def within(self, limit: float) -> Iterator[Timed]:
@@ -301,9 +302,9 @@ def fastest(searches: Sequence[Search]) -> Search | None:
 def near(
     searches: Sequence[Search], reach: Callable[[Search], float], most: int, wanted: Callable[[Search], bool]
 ) -> list[tuple[Search, Timed]]:
-    """Of each of the searches that are wanted, up to `most` configurations, the fastest first, that take no longer than
-    the microseconds that `reach` gives for the search with the fastest of all; none where that one is not wanted.  It
-    is settled, as by `fastest`."""
+    """From each of the wanted searches, up to `most` configurations, the fastest first, that take no longer than the
+    microseconds that `reach` gives for the search with the fastest of all; none where that one is not wanted.  It is
+    settled, as by `fastest`."""
     with no_collections:
         looks = [_Look(search) for search in searches]
         first = _nearest(looks)

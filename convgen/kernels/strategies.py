@@ -1,4 +1,4 @@
-"""The strategies, in the order in which `auto` asks them: what users write, and the kernels behind it."""
+"""The strategies, in the order in which `auto` asks them: the names that users write, and the kernels behind them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_ESTIMATED = 1024
 
 @dataclass(frozen=True)
 class Strategy:
-    """One or more kernels under the name that a spec writes.  What it answers are views of its kernels' searches.
+    """One or more kernels under the name that a spec writes.  Its answers are views of its kernels' searches.
     `by_name`: taken only where a spec names it, since it rounds otherwise than the others.  `fuses`: the kernel that
     multiplies computes the epilogue, too; otherwise a launch behind it does, which reads a whole result once more."""
 
@@ -77,7 +77,7 @@ class Strategy:
     def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
         """Every constraint that fails; empty where the strategy serves the problem with these options.
 
-        Of several kernels, what stands against all of them, else what stands against the one that comes closest."""
+        For several kernels, the obstacles common to all, else those of the one that comes closest."""
         searches = self.searches(problem, target, options)
         if not searches:
             return [Obstacle(f"{self.name} has no kernel {options['kernel']}", option="kernel")]
@@ -143,7 +143,8 @@ class Strategy:
         return {"kernel": found.kernel.name, **options} if found.kernel.name != self.name else options
 
     def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
-        """Microseconds, by the cost model, the launches that add up sums included; infinite where there is none."""
+        """The cost model's estimate in microseconds, including launches that add up sums; infinite if nothing
+        serves."""
         us = self._best(problem, target, options).us
         return self.plan(problem, target, options).us if problem.sums and us < math.inf else us
 
@@ -192,8 +193,8 @@ def _estimates(found: Search) -> Estimates:
 
 
 def _search_with_sums(kernel: AnyKernel, problem: ConvProblem, target: Target, fixed: Options) -> Search:
-    """Of a kernel that adds up what it can; where no configuration does, and no fixed option is why, of one that writes
-    values, which launches behind it add up."""
+    """The search of a kernel that adds up what it can; if no configuration can, and no fixed option is the reason, of
+    one that writes values, which later launches add up."""
     from convgen.kernels.search import search
 
     kept = kernel.adds_up(problem, fixed)

@@ -32,8 +32,8 @@ def direct_time(
     *, instructions: float, rows: int, lines: float, warps: float, blocks: int, tiles: int, filters: float, bytes: int,
     sms: int, rates: Rates,
 ) -> float:  # fmt: skip
-    """Microseconds of `tiles`, one for each block at a time, whose `warps` take `instructions` each for `rows` of x
-    and `lines` of 128 bytes through shared memory and L1; a multiprocessor has `blocks`, and a thread brings
+    """Microseconds for `tiles`, one per block at a time, whose `warps` issue `instructions` each for `rows` of x, and
+    move `lines` of 128 bytes through shared memory and L1; a multiprocessor holds `blocks`, and a thread loads
     `filters` elements."""
     r = rates
     resident = min(blocks, math.ceil(tiles / sms))

@@ -65,8 +65,8 @@ def illegal(layout: Layout) -> list[Obstacle]:
 
 
 def fits_registers(layout: Layout, blocks: int, may_spill: bool = False) -> bool:
-    """Whether threads have the registers they need, of so many blocks on a multiprocessor; with `may_spill`, but for
-    those of operands, some of which are then loaded late."""
+    """Whether threads have the registers that they need with so many blocks per multiprocessor; `may_spill` ignores
+    those for operands, some of which are then loaded late."""
     threads = layout.consumer_threads + PRODUCER
     needed = layout.registers + (0 if may_spill else layout.operand_registers + layout.early_registers)
     return threads <= MAX_THREADS and needed <= launch_registers(layout.target, threads, blocks)

@@ -14,8 +14,8 @@ from convgen.kernels.parts.cost import CYCLES, SCHEDULERS, over
 
 @dataclass(frozen=True)
 class Rates:
-    """Fitted figures on one GPU.  TMA reads device memory.  Launches behind one another: the next one's blocks may
-    wait beside those that run."""
+    """Fitted figures on one GPU.  TMA reads device memory.  In a sequence of launches, the next one's blocks may wait
+    beside those that run."""
 
     start: float = 0.83
     beside: float = 0.13  # microseconds less, where all blocks of the next launch fit beside these

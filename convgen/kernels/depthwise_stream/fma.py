@@ -79,8 +79,8 @@ def most_channels(problem: ConvProblem) -> int:
 
 
 def vectors(problem: ConvProblem) -> list[int]:
-    """The most promising, or for long filter rows, which registers hold, the shortest.  None where a thread's input
-    channels are less than a word."""
+    """The most promising vector lengths, or for long filter rows, which are kept in registers, the shortest.  None if a
+    thread's input channels are less than a word."""
     run, size, m = channel_run(problem), problem.x.element.bytes, problem.k_per_group
     found = [v for v in (4, 2, 8, 1) if run % v == 0 and v * size <= UNIT and max(1, v // m) * size >= WORD]
     is_long = bool(found) and problem.filter[-1] * min(found[:2]) > MOST_REGISTER_FILTER
@@ -88,12 +88,12 @@ def vectors(problem: ConvProblem) -> list[int]:
 
 
 def slices(problem: ConvProblem, divisors: list[int]) -> set[int]:
-    """The largest, and the largest up to each limit."""
+    """The largest slice, and the largest up to each limit."""
     return {max((s for s in divisors if s <= limit), default=divisors[0]) for limit in (divisors[-1], *SLICE_LIMITS)}
 
 
 def tiles(assigned: Assignment, vector: int) -> list[tuple[int, int]]:
-    """Rows and columns of a thread, as its registers allow: filters may take most of them."""
+    """Rows and columns of a thread's tile, as its registers allow: filters may take most of them."""
     problem = assigned.problem
     rows, columns = axes(problem, assigned.phases)
     few = vector * problem.x.element.bytes <= 4

@@ -1,4 +1,4 @@
-"""depthwise_stream: rows of x pass through shared memory, brought by TMA, and every row is read once.
+"""depthwise_stream: TMA streams rows of x through shared memory, and every row is read once.
 
 A block has a slice of the channels and a run of bands: a band is a few output rows of one image, over a strip
 of its columns.  Slabs of input rows follow one another through a ring; the next band of the same image needs

@@ -22,7 +22,7 @@ def _maps(layout: Layout) -> list[Param]:
 
 
 def pointers(layout: Layout) -> list[Pointer]:
-    """The parameters behind the tensor maps; x among them where sums may have to be made once more."""
+    """The parameters after the tensor maps; x is among them if sums may have to be recomputed."""
     problem = layout.read
     factors = factor_pointers(problem)
     results = epilogue_pointers if layout.staged_bytes else result_pointers

@@ -1,4 +1,4 @@
-"""How depthwise_stream divides a problem: what follows from a configuration whatever multiplies."""
+"""How depthwise_stream divides a problem: what follows from a configuration for either way to multiply."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def filters_a_thread(self) -> int:
-        """Filter elements that a thread brings to shared memory."""
+        """Filter elements that each thread loads into shared memory."""
         return -(-self.config.slice * self.read.taps // self.consumer_threads) if self.filter_bytes else 0
 
     @property
@@ -75,7 +75,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def filters_even(self) -> bool:
-        """Whether all threads bring as many."""
+        """Whether all threads load equally many filter elements."""
         return self.config.slice * self.read.taps % self.consumer_threads == 0
 
     @property
@@ -134,7 +134,7 @@ class Layout(Depthwise[Config]):
 
     @cached_property
     def step(self) -> int:
-        """Input rows of a slab: what a band adds to the one before."""
+        """Input rows of a slab: those that a band needs beyond the previous band's."""
         rows = self.axes[0]
         return rows.inputs(self.config.band) if self.p_tiles == 1 else rows.step(self.config.band)
 
@@ -172,7 +172,7 @@ class Layout(Depthwise[Config]):
 
     @cached_property
     def width(self) -> int:
-        """Pixels of a row in shared memory: what the tiles read, and as many more as alignment wants."""
+        """Pixels per row in shared memory: those that the tiles read, rounded up for alignment."""
         return next(w for w in itertools.count(self.least_width) if w * self.step * self.pitch % ALIGNMENT == 0)
 
     @property
@@ -239,7 +239,7 @@ class Layout(Depthwise[Config]):
 
     @cached_property
     def sums(self) -> tuple[str, ...]:
-        """Names of the sums of channels, of which threads add up their own results."""
+        """Names of the sums of channels; each thread adds up its own results."""
         return tuple(t.name for t in self.read.sums)
 
     @cached_property

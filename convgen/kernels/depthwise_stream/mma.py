@@ -73,7 +73,7 @@ def shapes(problem: ConvProblem) -> dict[int, int]:
 
 @lru_cache(maxsize=64)
 def block_shape(problem: ConvProblem) -> tuple[int, int]:
-    """Rows and columns of a block: what takes the fewest mmas."""
+    """Rows and columns of the block that takes the fewest mmas."""
     rows, columns = axes(problem)
     return min(((PIXELS // q, q) for q in WIDTHS), key=lambda s: rows.inputs(s[0]) * -(-columns.inputs(s[1]) // QUAD))
 
@@ -238,7 +238,8 @@ def vectors(problem: ConvProblem) -> list[int]:
 
 
 def slices(problem: ConvProblem, divisors: list[int]) -> set[int]:
-    """Lines, and all channels where they are few; else the largest that threads can be found for."""
+    """Slices of whole lines, and all channels if they are few; else the largest for which a number of threads
+    exists."""
     found = {s for s in divisors if s in LINES or s == problem.k <= WHOLE}
     return found or {max((s for s in divisors if s <= limit), default=divisors[0]) for limit in PARTS}
 

@@ -50,7 +50,7 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
 
 
 def _parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-    """Slices, bands and strips, and a thread's tile of them; with one stage, and threads and blocks to be found."""
+    """Layouts by slices, bands, strips and a thread's tile, with one stage; threads and blocks are still open."""
     assigned = assignment(problem.static)  # what is worth considering for the sizes in the spec
     read = assigned.problem
     rows, columns = axes(read, assigned.phases)
@@ -86,7 +86,7 @@ def _threads(part: Layout, fixed: Options) -> Iterable[Layout]:
 
 
 def _least(tight: list[tuple[Layout, int]], fixed: Options) -> Iterator[Layout]:
-    """Among layouts that are short of registers, the one that takes the fewest, on few threads: where it has enough, or
+    """Among layouts that are short of registers, the one that takes the fewest, on few threads: if it has enough, or
     none has."""
     least, blocks = min(tight, key=lambda pair: (pair[0].registers, pair[1]))
     if "threads" not in fixed:
@@ -96,8 +96,8 @@ def _least(tight: list[tuple[Layout, int]], fixed: Options) -> Iterator[Layout]:
 
 
 def _settled(layout: Layout, blocks: int, fixed: Options) -> Layout:
-    """No more threads than there is work for, which make as many tiles at once, and as many slabs in flight as shared
-    memory holds, up to what memory's latency asks for."""
+    """Settles threads and stages: no more threads than there is work for, and as many slabs in flight as shared memory
+    holds, up to the number that hides memory's latency."""
     threads = layout.config.threads if "threads" in fixed else layout.consumer_threads
     if "stages" in fixed:
         stages = int(fixed["stages"])

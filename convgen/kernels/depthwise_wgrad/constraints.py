@@ -58,7 +58,7 @@ def illegal(layout: Layout) -> list[Obstacle]:
 
 @lru_cache(maxsize=64)  # asked for each configuration of a search
 def unshared(problem: ConvProblem, target: Target) -> Obstacles:
-    """Why TMA cannot bring the rows of a block's threads, whatever the configuration."""
+    """Why TMA cannot load the rows of a block's threads, whatever the configuration."""
     found = Obstacles()
     _, rows, columns = walks(problem)
 

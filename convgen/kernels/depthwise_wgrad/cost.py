@@ -83,9 +83,9 @@ def times(layout: Layout, rates: Rates | None = None) -> Times:
 
 
 def least(layout: Layout, shortest: int, most: int) -> float:
-    """Microseconds that no division of the pixels takes less than, whose bands have `shortest` rows or more, among at
-    most so many blocks of a cluster, or by slices and a second kernel.  As many blocks as a multiprocessor may hold
-    wait for one another the least, and none is idle; bands that are whole columns have the fewest rows in common."""
+    """A lower bound in microseconds on all divisions of the pixels into bands of at least `shortest` rows, among at
+    most so many blocks of a cluster, or by slices and a second kernel.  It assumes the most blocks that a
+    multiprocessor may hold, none of them idle, and bands of whole columns, which share the fewest rows."""
     r, blocks = _rates(layout), layout.config.blocks
     column, strips = layout.walks[1].outputs, layout.column_strips / layout.walked
     alone, beside = _row(layout, 1, r), _row(layout, blocks, r)
@@ -109,7 +109,7 @@ def _rates(layout: Layout, rates: Rates | None = None) -> Rates:
 
 
 def _strip(layout: Layout, band: int, row: float, resident: int, r: Rates) -> float:
-    """Cycles of a strip whose rows take so many, beside those of other blocks on the multiprocessor."""
+    """Cycles of a strip, given those of its rows and of the multiprocessor's other blocks."""
     rows = min(band, layout.walks[1].outputs) + layout.held - 1
     return rows * row + resident * layout.step.warps * r.strip * r.issue / SCHEDULERS
 
@@ -135,7 +135,7 @@ def _second(layout: Layout, slices: int, r: Rates) -> float:
 
 
 def _joined(layout: Layout, r: Rates) -> float:
-    """Microseconds of a thread's sums, to which others add."""
+    """Microseconds for combining threads' sums."""
     return layout.thread_taps * layout.config.vector * r.joined / CYCLES
 
 

@@ -71,8 +71,8 @@ def _lines(layout: Layout) -> int:
 
 
 def _load(size: int, threads: tuple[int, int, int], part: int, walker: int, image: int) -> int:
-    """Lines that a warp reads whose threads load `size` bytes each: neighboring channel vectors, then parts of the
-    filters, walkers and images, so many bytes apart.  Many configurations are alike in what a warp sees of these."""
+    """Lines that a warp reads if its threads load `size` bytes each: neighboring channel vectors, then parts of the
+    filters, walkers and images, so many bytes apart.  Many configurations look the same to a warp."""
     vectors = min(threads[0], WARP)
     parts = min(threads[1], -(-WARP // vectors))
     strips = -(-WARP // (vectors * parts))

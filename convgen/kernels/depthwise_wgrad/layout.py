@@ -26,8 +26,8 @@ class Walk:
     """An axis of the window, walked without dilation.
 
     Output p and tap r meet at input p * stride + r * dilation.  With g = gcd(stride, dilation), outputs that are
-    dilation / g = `apart` have inputs in common, stride / g = `step` taps further on.  So each of the `apart` classes
-    of outputs is an axis of its own, of stride `step` and dilation 1, whose inputs lie `dilation` apart.
+    dilation / g = `apart` apart have inputs in common, stride / g = `step` taps further on.  So each of the `apart`
+    classes of outputs is an axis of its own, of stride `step` and dilation 1, whose inputs lie `dilation` apart.
     """
 
     axis: Axis
@@ -335,8 +335,8 @@ class Layout(GradientLayout[Config]):
 
     @property
     def barriers_at(self) -> int:
-        """Bytes from the base to the barriers of the stages: behind a cluster's sums, four at a time, of which this
-        block finishes its share, and the barrier on which they arrive."""
+        """Bytes from the base to the barriers of the stages, which follow a cluster's sums (in quads, of which this
+        block finishes its share) and the barrier on which these arrive."""
         split = self.config.split_k
         return self.joined + (math.ceil(math.ceil(self.sums / 4) / split) * split * UNIT + 8 if split > 1 else 0)
 

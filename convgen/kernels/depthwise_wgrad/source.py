@@ -29,7 +29,7 @@ def pointers(layout: Layout) -> list[Pointer]:
 
 
 def maps(layout: Layout) -> list[Param]:
-    """Tensor maps of x and y, where TMA brings rows: boxes of a block's channels, columns, rows and images."""
+    """Tensor maps of x and y, if TMA loads rows: boxes of a block's channels, columns, rows and images."""
     if not layout.shared:
         return []
     problem, (_, rows, columns), images = layout.problem, layout.walks, {"n": layout.walkers_n}
@@ -43,9 +43,9 @@ def maps(layout: Layout) -> list[Param]:
 
 @dataclass(frozen=True)
 class Place:
-    """C text of where a strip lies: the lines that name it, its output rows and columns, the rows that are loaded for
-    it, offsets of its first elements in x and y, its first input row and column, a test of its plane, and the condition
-    under which it is beside y."""
+    """C text for a strip: the lines that name it, its output rows and columns, the rows to load for it, offsets of its
+    first elements in x and y, its first input row and column, a test of its plane, and the condition under which it is
+    outside y."""
 
     lines: Sequence[str]
     outputs: str
@@ -226,8 +226,8 @@ _LOADS = {2: "ld_shared_u16", 4: "ld_shared_u32", 8: "ld_shared_v2_f32", 16: "ld
 
 
 def _access(tensor: Tensor, run: int) -> str:
-    """C type of a load of so many neighbors.  Of two words, a pair: their halves are used as they are, while those of a
-    64-bit integer are shifted out of it first."""
+    """C type of a load of so many neighbors.  Two words are a pair, whose halves can be used directly; the halves of a
+    64-bit integer would have to be shifted out."""
     size = run * tensor.element.bytes
     return "Vec2" if size == 8 else ACCESS[size]
 
@@ -250,7 +250,7 @@ def _tap(layout: Layout) -> str:
 
 
 def _past(layout: Layout) -> list[str]:
-    """C text: where a thread's sum is of no channel, or of no tap."""
+    """C text of the condition that a thread's sum is past the last channel or tap."""
     channels = [f"k >= {layout.problem.k}"] if layout.channel_tail else []
     return [*channels, *(["of_part % row_parts * tile_r + own / S >= R"] if layout.row_tail else [])]
 

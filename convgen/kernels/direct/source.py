@@ -69,7 +69,7 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
     inside: list[Condition] = []  # of x, where something else than zero is outside
 
     def place(dim: str) -> None:
-        """Name the coordinate that the window gives, and skip what lies outside and counts as zero."""
+        """Names the coordinate under the window, and skips positions outside, which count as zero."""
         at[dim], tests = window(scope, problem, product.shared, dim, at)
         nest.add(scope.take())
         if problem.padding is Padding.NAN and product.shared == "x":
@@ -154,7 +154,7 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
 
 
 def _outputs(scope: Scope, problem: ConvProblem, tile: int) -> tuple[list[str], dict[str, Expr]]:
-    """Dims that threads run over, outermost first, and the coordinates of a thread's first output.
+    """The dims that threads run over, outermost first, and the coordinates of a thread's first output.
 
     Neighboring threads take neighboring pixels, and read the same filters.  With groups they follow
     the result's layout, because neighboring channels then read neighboring elements of x.

@@ -100,7 +100,7 @@ def wgrad_gemms(
     p: ConvProblem, v: Matrices, lowered: str, result: str, first: int, units: int, rows: int, parts: int
 ) -> Iterator[Gemm]:
     """w [k, columns] += y^T [k, rows] x lowered [rows, columns], or its transpose, for each group, over `units` of so
-    many `rows`; of images, a batch of `parts` adds to as many sums."""
+    many `rows`; for images, a batch of `parts` products adds to as many sums."""
     k_first = v.filter_k == "first"
     by_rows = v.y_form == "rows"
     for start, count, images in _runs(v, first, units, rows, parts):

@@ -167,7 +167,7 @@ def _shown(buffer: str) -> str:
 
 
 def _comment(plan: Plan, layout: Layout) -> tuple[str, ...]:
-    """The steps, in words; those of one slice stand for all."""
+    """Describes the steps; one slice stands for all."""
     if len(plan.steps) == 1 and plan.launches:
         return ()
     title, steps = "The steps, in order:", plan.steps

@@ -1,4 +1,4 @@
-"""What follows from a problem and a configuration of im2col: what goes through a workspace, and in which slices."""
+"""The layout of im2col: which tensors go through a workspace, and in which slices."""
 
 from __future__ import annotations
 

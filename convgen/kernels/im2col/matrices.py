@@ -1,4 +1,5 @@
-"""A convolution as a product of matrices, by im2col and cuBLAS: what of it is a matrix as it lies in memory.
+"""A convolution as a product of matrices, by im2col and cuBLAS: which of its tensors are matrices as they lie in
+memory.
 
 The lowered matrix has a row for every output pixel (n, p, q) and a column for every (group, and filter
 element in the filter's own order), so that the filter is used as it lies in memory.
@@ -23,8 +24,8 @@ LOWERED, SUMS = "workspace.lowered", "workspace.sums"
 
 @dataclass(frozen=True)
 class GemmType:
-    """How cublasGemmEx treats an input type: the type that it accumulates in, the result types that it writes, and what
-    reduction lengths, leading dimensions and offsets must be multiples of."""
+    """How cublasGemmEx treats an input type: the type that it accumulates in, the result types that it writes, and the
+    numbers that reduction lengths, leading dimensions and offsets must be multiples of."""
 
     accumulate: str
     results: tuple[str, ...]
@@ -75,7 +76,7 @@ class Matrices:
 
 
 def matrices(problem: ConvProblem) -> Matrices:
-    """The lowered matrix of a problem, and how w and y lie beside it."""
+    """The lowered matrix of a problem, and how w and y lie in memory."""
     sp = problem.spatial
     order = live_dims(problem.w)
     filter_k = "first" if "k" not in order or order[0] == "k" else "last" if order[-1] == "k" else ""

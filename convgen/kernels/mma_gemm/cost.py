@@ -51,7 +51,7 @@ LEAST_L1 = 28 * 1024
 
 
 def evicted(under_way: float, shared: float, shared_per_sm: int) -> float:
-    """How many times more bytes of lines are under way than L1 holds beside so many bytes of shared memory."""
+    """How many times L1's room beside so much shared memory the lines in flight exceed it by; 0 if they fit."""
     return max(under_way / (LEAST_L1 + max(shared_per_sm - shared, 0)) - 1, 0)
 
 

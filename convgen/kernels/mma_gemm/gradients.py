@@ -16,7 +16,7 @@ TYPES = ("f16", "bf16")
 
 
 def forward(problem: ConvProblem) -> ConvProblem:
-    """The forward convolution of the same product; the problem itself where there is none."""
+    """The forward convolution with the same product; the problem itself if there is none."""
     return assignment(problem).problem if served(problem) else problem
 
 

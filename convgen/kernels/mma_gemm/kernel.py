@@ -167,7 +167,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
 
 
 def _shapes(fixed: Options) -> list[Shape]:
-    """The tiles that go with the options; where none is worth a try, the one they ask for."""
+    """The tiles that agree with the options; if none is worth trying, the one that the options ask for."""
     names = {"m": "tile.m", "n": "tile.n", "warps_m": "warps.m", "warps_n": "warps.n"}
     found = [s for s in SHAPES if all(o not in fixed or getattr(s, f) == fixed[o] for f, o in names.items())]
     defaults = zip(names.values(), (64, 64, 2, 2), strict=True)

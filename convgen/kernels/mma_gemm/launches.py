@@ -1,4 +1,4 @@
-"""The launches of mma_gemm: what lays operands out anew, the product, and where gemm_k is split, the reduction."""
+"""The launches of mma_gemm: rearranging operands, the product, and if gemm_k is split, the reduction."""
 
 from __future__ import annotations
 

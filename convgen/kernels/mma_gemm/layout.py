@@ -109,7 +109,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def exchanges(self) -> bool:
-        """Whether lanes exchange results, so that what one of them stores are neighbors."""
+        """Whether lanes exchange results, so that each stores neighbors."""
         return self.k_rows and self.run == EXCHANGED and not self.swapped
 
     @property
@@ -211,8 +211,8 @@ class Layout(base.Layout[Config]):
         return {role: loading(self.walks[role], self.tile(role)) for role in ("x", "w")}
 
     def split(self, split_k: int, stages: int, blocks: int | str | None) -> Layout:
-        """The same tiles with another split and other stages, on which neither walks nor loads nor registers depend;
-        with as many blocks as a multiprocessor holds, unless they are given."""
+        """The same tiles with another split and other stages, which affect neither walks nor loads nor registers; with
+        as many blocks as a multiprocessor holds, unless given."""
         made = self.knowing("registers", "tile_demands")
         return made.sibling(split_k=split_k, stages=stages, blocks=int(blocks or self._held(stages)))
 
@@ -242,7 +242,7 @@ class Layout(base.Layout[Config]):
         )
 
     def _in_pieces(self, how: Loading) -> bool:
-        """Whether a row of a tile, which lies along gemm_k in memory, too, is copied by less than a chunk."""
+        """Whether a tile's row that is contiguous along gemm_k is copied in pieces of less than a chunk."""
         return how.dealt or not (how.asynchronous or how.along_rows or how.k_rows)
 
     def _piece(self, how: Loading) -> float:
@@ -290,8 +290,8 @@ class Layout(base.Layout[Config]):
 
     @property
     def ragged(self) -> int:
-        """Of how many of x and y the pixels begin inside a sector.  y counts where no reduction stores it and threads
-        can store 16 bytes at once: what narrower stores cost is told by their number.  Where x is copied in pieces,
+        """For how many of x and y pixels begin inside a sector.  y counts if no reduction stores it and threads can
+        store 16 bytes at once: the cost of narrower stores follows from their number.  If x is copied in pieces,
         neither counts."""
         y = self.read.y
         y_pixel = (y.pitch or self.read.k) * y.element.bytes

@@ -1,4 +1,4 @@
-"""The text of a dgrad's phases: a table of constants, which pixels of y a phase has, what its windows read."""
+"""The text of a dgrad's phases: a table of constants, the pixels of y in a phase, the pixels that its windows read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from convgen.kernels.parts.walk import phase_map
 @dataclass(frozen=True)
 class PhaseText:
     """Finished text: the type and the names of the table's columns, with what they are, and its rows; the k steps that
-    all phases have, or 0; the conditions on which y has pixel gemm_m of a phase."""
+    all phases have, or 0; the conditions under which y has pixel gemm_m of a phase."""
 
     columns: tuple[tuple[str, str, str], ...]
     rows: tuple[str, ...]
@@ -49,7 +49,8 @@ def phase_text(layout: Layout) -> PhaseText | None:
 
 
 def windows(layout: Layout) -> list[str]:
-    """Formulas of the pixel of x under a tap; of a dgrad, whose taps are walked from the last one, of the tap, too."""
+    """Formulas for the pixel of x under a tap; for a dgrad, whose taps are walked from the last one, also for the
+    tap."""
     problem, sp = layout.read, layout.read.spatial
     if layout.phases is None:
         return window_formulas(problem)

@@ -1,4 +1,4 @@
-"""Sizes that a call decides, in mma_gemm: what it takes them for, and how far they may go.
+"""Sizes that a call decides, in mma_gemm: where they occur, and how large they may be.
 
 Offsets are sums of coordinates times steps, of which those along rows and images then depend on sizes.  What runs along
 the channels stays as it is, and with it the vectors that threads load and store.

@@ -26,7 +26,7 @@ ORDER_DOCS = {
 
 @dataclass(frozen=True)
 class Part:
-    """Rows `first` to `last` of a thread's share, asked for among the products of one slice of a step."""
+    """Rows `first` to `last` of a thread's share, loaded among the products of one slice of a step."""
 
     slice: int
     reader: Reader | KRowsReader

@@ -10,7 +10,7 @@ from convgen.ir.problem import ConvProblem
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis of the halo tile: of 1-D problems the outer one has extent 1.
+    """One spatial axis of the halo tile: for 1-D problems, the outer one has extent 1.
 
     Outputs of a strided dgrad come in runs of `phases`, its stride: run i has phase e at output i * phases + e.  Tap r
     adds to phase (r * dilation + lead) % phases of run i what lies at input i - pad + `last` - (r * dilation + lead) /
@@ -38,7 +38,7 @@ class Axis:
 
     @property
     def shared(self) -> int:
-        """Input positions that a run has in common with the next; less than zero where some are in neither."""
+        """Input positions that a run shares with the next; negative if some positions are in neither."""
         return self.last + 1 - self.stride
 
     def step(self, outputs: int) -> int:
@@ -69,6 +69,6 @@ def axes(problem: ConvProblem, phases: Phases | None = None) -> tuple[Axis, Axis
 
 
 def _phased(axis: Axis, stride: int) -> Axis:
-    """The axis of a dgrad of such a stride; `axis.pad` is what it would be with unit stride and mirrored taps."""
+    """The axis of a dgrad with such a stride; `axis.pad` is the padding for unit stride and mirrored taps."""
     pad = axis.dilation * (axis.filter - 1) - axis.pad  # of the convolution whose gradient this is
     return replace(axis, pad=axis.pad // stride, phases=stride, lead=-pad % stride)

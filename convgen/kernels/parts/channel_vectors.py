@@ -1,4 +1,4 @@
-"""The option of depthwise kernels whose threads have neighboring channels, and what follows from it."""
+"""The option for depthwise kernels whose threads have neighboring channels, and what follows from it."""
 
 from __future__ import annotations
 

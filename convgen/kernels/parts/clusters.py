@@ -29,6 +29,6 @@ def others_sums(tile_m: int, tile_n: int, split_k: int) -> int:
 
 
 def sums_row(sums: int, split_k: int, in_place: bool) -> tuple[str, str]:
-    """Their row of a table of shared memory: in a place of their own, or in that of stages."""
+    """Their row in a table of shared memory: in their own place, or overlaying stages."""
     each = f"{plurals.counted(split_k - 1, 'other block')} x {sums // (split_k - 1)}"
     return "sums", f"{each}, in place of stages" if in_place else each

@@ -52,8 +52,8 @@ from convgen.kernels.parts.lowering import (
 
 
 def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bool = False, run: int = 1) -> Kernel:
-    """Fill problem.lowered from x, a thread an element, or a run of so many channels, which are neighbors in both.  A
-    sliced kernel fills a run of rows."""
+    """Fills problem.lowered from x: each thread one element, or a run of so many channels that are neighbors in both.
+    A sliced kernel fills a run of rows."""
     problem = _in_runs(problem, run)
     x, lowered = problem.x, lowered_of(problem)
     constants = Constants(problem.result)
@@ -242,7 +242,7 @@ def col2im_scatter(
 def finish(
     problem: ConvProblem, entry: str, sums: Tensor, buffer: str, unit: str = "", head: int = 0, parts: int = 1
 ) -> Kernel:
-    """The epilogue, type and layout of sums that a GEMM or a scatter left in a workspace, in so many parts, one behind
+    """The epilogue, type and layout of sums that a GEMM or a scatter left in a workspace, in so many parts, one after
     the other.
 
     With a unit the kernel is sliced: it takes a run of the first `head` dims of the sums, found at the
@@ -303,7 +303,7 @@ def _image_order(x: Tensor) -> tuple[tuple[str, ...], tuple[int, ...]]:
 
 
 def head_of(lowered: Tensor) -> int:
-    """Number of dims that make the rows of a lowered matrix; 0 where it has not both rows and columns."""
+    """The number of dims that form the rows of a lowered matrix; 0 unless it has both rows and columns."""
     rows = lowered.axes[0] if lowered.axes and len(lowered.axes) == 2 else 0
     return rows if rows < len(lowered.dims) else 0
 
@@ -316,7 +316,7 @@ def units_of(tensor: Tensor, head: int) -> tuple[int, int]:
 def thread_coordinates(
     scope: Scope, dims: Sequence[str], extents: Sequence[int], head: int, unit: str, sliced: bool
 ) -> dict[str, Expr]:
-    """Name the coordinates of a thread's element.
+    """Names the coordinates of a thread's element.
 
     With a unit, its index splits into that of the unit (over the first `head` dims) and of the element
     within it.  The unit `image` keeps its place in the slice as the coordinate "image".

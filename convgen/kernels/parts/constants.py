@@ -50,7 +50,7 @@ def extent_name(dim: str) -> str:
 
 
 class Definition(NamedTuple):
-    """C text that defines constants, and whether it takes 64 bits."""
+    """C text that defines constants, and whether they need 64 bits."""
 
     text: str
     wide: bool
@@ -58,7 +58,7 @@ class Definition(NamedTuple):
 
 @dataclass
 class Constants:
-    """The constants of a function's text, while that is made: those that it mentions, in order.
+    """The constants of a function's text while it is generated: those that it mentions, in order.
 
     A name has one value.  Where another number has it already, a number stands for itself.  Operands and results that
     lie in memory as the `result` does have its strides.  Text with no place where they are `defined` has none.  Those
@@ -75,8 +75,7 @@ class Constants:
     def within(self, text: str) -> tuple[Definition, ...]:
         """The constants that a text uses: extents first, then strides, grouped by tensor.
 
-        Not all that were mentioned are left: lines that nothing needs are dropped in the end.
-        """
+        Not all that were mentioned are left: lines that nothing needs are dropped in the end."""
         return self.parted(text)[0]
 
     def parted(self, text: str) -> tuple[tuple[Definition, ...], tuple[Definition, ...]]:
@@ -112,7 +111,7 @@ class Constants:
         return Definition(f"{text};{comment}", self._known[largest_first[0]] > INT_MAX)
 
     def extent(self, dim: str, value: int) -> str:
-        """C text of a dim's extent; 1 stands for itself, since a dim of one element may not be the problem's."""
+        """C text of a dim's extent; 1 stays a number, since a dim of one element may not be the problem's."""
         name = extent_name(dim)
         if value == 1 or not self._takes(name, value):
             return str(value)
@@ -120,7 +119,7 @@ class Constants:
         return name
 
     def number(self, name: str, value: int) -> str:
-        """C text of a number that goes by a name of its own."""
+        """C text of a number that has its own name."""
         if not self._takes(name, value):
             return str(value)
         self._mention(name)

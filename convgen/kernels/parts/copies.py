@@ -47,14 +47,13 @@ class Taps:
 
 @dataclass(frozen=True)
 class Copy:
-    """An operand laid out anew.  An element of `target` is the element of `source` at the same coordinates,
-    but for the channel, which is `channel`, a formula of the target's dims, zero where the source has no such
-    channel; for the source's dims of `places`, which have formulas like it; for the dims of `steps`, of which only
-    every so many-th is kept; and for those of `low`, which have so much `padding` before the source's first element.
-    The target's channels are innermost, a multiple of VECTOR.  The channel's dim is c, of y's gradient, too.  Where
-    there are `taps`, a pixel's channels are those of several pixels of the source, one behind the other, zeros for
-    those that lie outside.  Formulas of channels name a `group`'s input and output channels, and how many groups are
-    packed."""
+    """A rearranged operand.  An element of `target` is the element of `source` at the same coordinates, but for the
+    channel, which is `channel`, a formula of the target's dims, zero where the source has no such channel; for the
+    source's dims of `places`, which have formulas like it; for the dims of `steps`, of which only every so many-th is
+    kept; and for those of `low`, which have so much `padding` before the source's first element.  The target's channels
+    are innermost, a multiple of VECTOR.  The channel's dim is c, of y's gradient, too.  Where there are `taps`, a
+    pixel's channels are those of several pixels of the source, one behind the other, zeros for those that lie outside.
+    Formulas of channels name a `group`'s input and output channels, and how many groups are packed."""
 
     source: Tensor
     target: Tensor
@@ -118,10 +117,10 @@ def _live(tensor: Tensor) -> list[str]:
 
 @dataclass(frozen=True)
 class Transpose:
-    """A copy that turns tiles of `tile_rows` channels by `tile_columns` elements of the source's innermost
-    dims.  `whole` tiles hold all columns of their channels, which are one run of the source; others hold
-    rows of their own, 16-byte chunks swizzled by the channel.  Offsets are C text over `batch`, and over
-    `pixel`, a column; `kept` tests whether a column is copied, `loaded` whether any of its vector is."""
+    """A copy that transposes tiles of `tile_rows` channels by `tile_columns` elements of the source's innermost dims.
+    `whole` tiles hold all columns of their channels, which are one run of the source; others hold rows of their own,
+    16-byte chunks swizzled by the channel.  Offsets are C text over `batch`, and over `pixel`, a column; `kept` tests
+    whether a column is copied, `loaded` whether any of its vector is."""
 
     copy: Copy
     rows: int  # channels of the source
@@ -188,7 +187,7 @@ class Transpose:
 
     @property
     def tests(self) -> list[str]:
-        """C text: what holds where channel c of a column is copied."""
+        """C text of the conditions under which channel c of a column is copied."""
         rows = [f"c0 + c < {self.end}"] if self.row_tail else []
         columns = ["pixel < columns"] if self.columns % self.tile_columns else []
         return [*rows, *columns, *([self.kept] if self.kept else [])]
@@ -226,8 +225,8 @@ class Transpose:
 
 
 def transpose(copy: Copy) -> Transpose | None:
-    """None where the channels are innermost in the source, or no plain dim of it, and where padding is added or other
-    dims have places of their own.  Of 2-byte elements, or of 4-byte ones without steps."""
+    """The transpose for a copy of 2-byte elements, or of 4-byte ones without steps.  None if the channels are innermost
+    in the source or not a plain dim of it, if padding is added, or if other dims have their own places."""
     source, target = copy.source, copy.target
     live = _live(source)
     if copy.channel != symbol("c") or copy.low or copy.places:

@@ -50,8 +50,8 @@ def _on(rates: Rates, gpu: Gpu) -> Rates:
 
 
 def on(rates: Rates, gpu: Gpu) -> Rates:
-    """Rates that are fitted on an H200 as another GPU would have them, by its device memory and tensor cores; the rest,
-    cycles of the H200's clock, are taken to be alike."""
+    """Scales rates fitted on an H200 to another GPU by its device memory and tensor cores; the rest, cycles of the
+    H200's clock, are assumed to be equal."""
     return rates if gpu is FITTED else _on(rates, gpu)
 
 
@@ -65,7 +65,8 @@ LESS = 1 - 1e-9
 
 
 def turns(words: Iterable[int]) -> int:
-    """Turns in which shared memory gives these words: a bank gives one at a time, to all who ask for it."""
+    """Turns in which shared memory serves these words: a bank serves one word at a time, to all threads that read
+    it."""
     return max(Counter(word % BANKS for word in set(words)).values())
 
 
@@ -89,7 +90,7 @@ def lines(row: int, pitch: int, line: int = LINE) -> float:
 
 @cache
 def requests(row: int, pitch: int, span: int) -> float:
-    """Requests for a line by one who loads rows of so many bytes, `pitch` apart, in boxes of at most `span` of each."""
+    """Requests per line for loads of rows of so many bytes, `pitch` apart, in boxes of at most `span` bytes of each."""
     return -(-row // span) * lines(min(row, span), math.gcd(pitch, span)) * LINE / row
 
 
@@ -113,8 +114,8 @@ def traffic(problem: ConvProblem) -> dict[str, int]:
 
 
 def functions(problem: ConvProblem) -> float:
-    """Cycles of a multiprocessor that the epilogue's functions take for an element of the operator's result; plain
-    arithmetic is part of what storing takes."""
+    """Cycles of a multiprocessor that the epilogue's functions take per element of the operator's result; plain
+    arithmetic is part of the time to store."""
     if problem.epilogue is None or not problem.epilogue.calls:
         return 0.0
     return sum(FUNCTIONS.get(name, (0, 0))[not problem.narrow] for name in problem.epilogue.calls) / LANES

@@ -1,4 +1,4 @@
-"""Definitions of numbers in the source of a kernel: constants, or what follows from sizes that a call decides."""
+"""Definitions of numbers in a kernel's source: constants, or formulas of sizes that a call decides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Count:
 
 
 def count(name: str, value: int, comment: str = "", of_others: str = "", c_type: str = "int") -> Count:
-    """The definition of a number; where a call decides it, by its formula, or as it follows `of_others`."""
+    """The definition of a number; if a call decides it, by its formula, or as it follows `of_others`."""
     decided = isinstance(value, Size)
     text = (decided and of_others) or number_text(value)
     line = f"{'const' if decided else 'constexpr'} {c_type} {name} = {text};"

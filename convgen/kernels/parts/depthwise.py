@@ -50,8 +50,7 @@ def depthwise_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
 
 
 def boxes(tensor: Tensor, sides: Mapping[str, int], swizzle: int = 0) -> TensorMap:
-    """A map of a tensor whose channels are innermost, with boxes of so many of each dim: channels, columns, rows and
-    images, of those that there are."""
+    """A map of a tensor whose channels are innermost, with boxes of so many channels, columns, rows and images."""
     size, (channels, *outer) = tensor.element.bytes, sides
     strides = tuple(
         (tensor.stride(d) or tensor.size) * size
@@ -90,7 +89,8 @@ class Depthwise(base.Layout[C]):
 
     @property
     def run_outputs(self) -> int:
-        """Outputs of a run of either axis: they have a filter's taps in common, for a tap reaches one of them."""
+        """Outputs of a run along either axis: they divide a filter's taps among them, since a tap reaches one of
+        them."""
         return math.prod(axis.phases for axis in self.axes)
 
     def filter_offset(self, constants: Constants) -> str:
@@ -127,7 +127,7 @@ def channel_run(problem: ConvProblem) -> int:
 
 
 def vector_obstacles(problem: ConvProblem, vector: int, most: int) -> Obstacles:
-    """Why so many channels cannot go as one, of which there is room for `most`."""
+    """Why so many channels cannot form one vector, which has room for `most`."""
     run, found = channel_run(problem), Obstacles()
     most = min(run, most)
     if run % vector or vector > most:
@@ -150,7 +150,7 @@ def _element_map(problem: ConvProblem) -> IndexMap:
 
 
 def ends(layout: Depthwise[C]) -> dict[str, str]:
-    """C text of the output's extents by coordinate: constants' names, or what a call decides."""
+    """C text of the output's extents by coordinate: names of constants, or sizes that a call decides."""
     named = zip("pq", layout.axes, strict=True)
     return {d: lowering.number_text(a.output) if isinstance(a.output, Size) else d.upper() for d, a in named}
 

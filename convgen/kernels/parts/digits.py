@@ -76,7 +76,7 @@ def first_digits(digits: Sequence[Digit], first: Expr, scope: lowering.Scope) ->
 
 
 def digit_offset(digits: Sequence[Digit], index: str, constant: int, names: Names) -> str:
-    """C text of the offset that digits make; what is taken away comes last."""
+    """C text of the offset that digits make up; subtractions come last."""
     added = [(d.name, d.step) for d in digits if isinstance(d.step, Size) or d.step > 0]
     text = lowering.linear(added, index, names) if added else ""
     if isinstance(constant, Size):

@@ -119,12 +119,12 @@ class Kernel:
 
 
 def sizes(problem: ConvProblem) -> dict[str, int]:
-    """The extents that a call decides, by their names in a kernel."""
+    """The extents that a call decides, by their names in the kernel."""
     return {dim.upper(): problem.extent(dim) for dim in dynamic.varying(problem)}
 
 
 def size_params(problem: ConvProblem) -> tuple[Param, ...]:
-    """The same as parameters, behind all others."""
+    """The same as parameters, after all others."""
     return tuple(Param(name, "int", value=size) for name, size in sizes(problem).items())
 
 
@@ -234,7 +234,7 @@ def live_dims(tensor: Tensor) -> list[str]:
 
 
 def all_zero(problem: ConvProblem) -> dict[str, Expr]:
-    """Coordinate 0 for every dim: what a tensor that lacks the dim has."""
+    """Coordinate 0 for every dim, as for a tensor that lacks it."""
     sp = problem.spatial
     return {d: Integer(0) for d in ("n", "c", "k", *sp.input, *sp.filter, *sp.output)}
 
@@ -244,7 +244,7 @@ def all_zero(problem: ConvProblem) -> dict[str, Expr]:
 
 @dataclass
 class Level:
-    """A nesting level: what opens it, the lines at its start, the lines in front of it and behind it."""
+    """A nesting level: its opening, the lines at its start, and the lines before and after it."""
 
     opening: str
     lines: list[str] = field(default_factory=list)
@@ -276,7 +276,7 @@ class Nest:
 
     @property
     def closed(self) -> str:
-        """Their closing braces, and what is behind them."""
+        """Their closing braces, and the lines after them."""
         found = []
         for depth, level in reversed([*enumerate(self.levels, 1)]):
             outer = "  " * depth

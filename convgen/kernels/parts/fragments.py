@@ -49,10 +49,10 @@ class ChannelOperand:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Finished text of an `epilogue` function: the channels' values that it takes, the names of values of
-    operands that arrive as tiles, the pointers (C type, name) of what it loads and stores itself, its statements, the
-    formulas.  `value` is what a function of one element returns.  Of further results it hands back those in `outs`;
-    `stores` are its stores of the others."""
+    """Finished text of an `epilogue` function: the channels' values that it takes, the names of values of operands that
+    arrive as tiles, the pointers (C type, name) of what it loads and stores itself, its statements, the formulas.
+    `value` is what a function of one element returns.  It returns the further results in `outs`, and stores the others
+    by `stores`."""
 
     channels: tuple[ChannelOperand, ...]
     tiles: tuple[str, ...]

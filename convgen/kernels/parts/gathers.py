@@ -19,8 +19,8 @@ from convgen.kernels.parts.lowering import CONVERSIONS, INT_LIMIT
 
 @dataclass(frozen=True)
 class Gather:
-    """A copy of which each thread makes one vector: C text of the coordinates, of the tests that the source
-    has the channel, and of its element's offset.  Where the tests `inside` fail, the element is NaN."""
+    """A copy in which each thread makes one vector: C text of the coordinates, of the tests that the source has the
+    channel, and of its element's offset.  If the tests `inside` fail, the element is NaN."""
 
     copy: Copy
     index: str

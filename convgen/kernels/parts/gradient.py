@@ -117,21 +117,21 @@ def atomic_obstacles(slices: int) -> list[Obstacle]:
 
 
 def y_sum(problem: ConvProblem) -> Tensor | None:
-    """The sum of y over its pixels, a bias's gradient: a column of ones beside x's makes it."""
+    """The sum of y over its pixels, a bias's gradient: computed by a column of ones beside x's."""
     of_y = (t for t in problem.sums if t.dims == ("k",) and problem.like(t).role == "y")
     return next(of_y, None) if problem.op is Op.WGRAD else None
 
 
 def y_sum_pointer(problem: ConvProblem, parts: int) -> tuple[Pointer, ...]:
-    """Where the sums of y go: of so many parts of the pixels, which launches behind add up."""
+    """The pointer to the sums of y over so many parts of the pixels, which later launches add up."""
     t = y_sum(problem)
     return (Pointer("y_sums", "f32", sums.partial(t) if parts > 1 else t.name, written=True),) if t else ()
 
 
 @dataclass(frozen=True)
 class Stored:
-    """How neighboring columns leave: C text of an element's offset in the filter, from k, c and what `tap` names, and
-    whether two or four are stored at once; where they are `atomic`, they are added to what is there."""
+    """How neighboring columns are stored: C text of an element's offset in the filter, from k, c and what `tap` names,
+    and whether two or four are stored at once; where they are `atomic`, they are added to what is there."""
 
     index: str
     offset: str
@@ -207,7 +207,7 @@ class Sum:
 
 
 def _pointers(layout: GradientLayout[C]) -> tuple[Pointer, ...]:
-    """The second kernel reads the factors where the first one multiplies zeros of its own."""
+    """The second kernel's pointers; it reads the factors if the first kernel multiplies extra zeros."""
     problem = layout.problem
     w = Pointer("w", problem.w.dtype, "w", written=True)
     factors = gradient_pointers(problem) if layout.own_zeros else ()
@@ -229,8 +229,7 @@ def _sharers(layout: GradientLayout[C]) -> int:
 
 
 def launches(layout: GradientLayout[C], product: Launch) -> tuple[Launch, ...]:
-    """The product's launch; before it zeros, where it adds to them, and behind it the second kernel, where sums are
-    left over."""
+    """The product's launch; before it, zeros if it adds to them; after it, the second kernel if sums are left over."""
     zeros = [_zeros_launch(layout, product.dependent)] if layout.config.adds else []
     last = [] if layout.stores_w else [_sum_launch(layout, product.dependent)]
     return (*zeros, product, *last)
@@ -251,15 +250,15 @@ def _zeros_launch(layout: GradientLayout[C], dependent: bool) -> Launch:
 
 
 def workspaces(layout: GradientLayout[C], parts: int) -> tuple[Workspace, ...]:
-    """The sums that are left over, and the sums of y of so many parts of the pixels."""
+    """The sums that are left over, and the sums of y over so many parts of the pixels."""
     t, left = y_sum(layout.problem), layout.left
     of_y = (Workspace(sums.partial(t), t.bytes * parts),) if t and parts > 1 else ()
     return (Workspace(_PARTIALS, 4 * layout.problem.w.size * left), *of_y) if left else of_y
 
 
 def gradient_sum(plan: Plan, layout: GradientLayout[C]) -> Sum | None:
-    """Finished values for templates/parts/gradient_sum.j2.  Where the product's kernel multiplies zeros of its own,
-    sums that are NaN are made once more."""
+    """Finished values for templates/parts/gradient_sum.j2.  If the product's kernel multiplies extra zeros, sums that
+    are NaN are recomputed."""
     if layout.stores_w:
         return None
     problem, left = layout.problem, layout.left
@@ -284,7 +283,7 @@ def gradient_sum(plan: Plan, layout: GradientLayout[C]) -> Sum | None:
 
 @dataclass(frozen=True)
 class Zeros:
-    """The kernel that sets to zero what blocks then add their sums to."""
+    """The kernel that clears the memory to which blocks then add their sums."""
 
     launch: Launch
     pointers: tuple[Pointer, ...]

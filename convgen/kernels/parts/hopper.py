@@ -115,9 +115,9 @@ def im2col_obstacles(axes: Sequence[TmaAxis], taps: Sequence[int]) -> Obstacles:
 
 @dataclass(frozen=True)
 class RegisterSplit:
-    """Registers a thread after setmaxnreg, for a number of consumer warpgroups at one block a
-    multiprocessor.  Producer plus consumers never exceed what the launch has: a kernel that asks for
-    more waits for ever.  None: the launch's own registers do."""
+    """Registers a thread after setmaxnreg, for a number of consumer warpgroups at one block a multiprocessor.  Producer
+    plus consumers never exceed the launch's registers: a kernel that asks for more waits forever.  None: the launch's
+    own registers suffice."""
 
     producer: int
     consumer: int
@@ -132,8 +132,7 @@ def register_split(consumers: int, blocks: int) -> RegisterSplit | None:
 
 
 def block_threads(consumers: int, blocks: int = 1) -> int:
-    """Threads of a block: the consumers' warpgroups, then a warp for the producer, which setmaxnreg asks to be a
-    warpgroup of its own."""
+    """Threads per block: the consumers' warpgroups, then the producer: a warp, or for setmaxnreg a whole warpgroup."""
     return 128 * consumers + (128 if register_split(consumers, blocks) else 32)
 
 
@@ -145,7 +144,7 @@ def launch_registers(target: Target, threads: int, blocks: int) -> int:
 
 
 def launch_blocks(target: Target, threads: int, registers: int) -> int:
-    """Blocks of a multiprocessor of which threads have so many registers each at launch."""
+    """Blocks per multiprocessor if each thread has so many registers at launch."""
     fours = target.registers_per_sm // (128 * 8 * -(-registers // 8))
     return fours * 4 // (threads // 32) if registers <= MAX_REGISTERS else 0
 
@@ -165,8 +164,8 @@ FEWER = {32: 0.85, 16: 0.8}
 
 
 def spans(channels: int) -> list[int]:
-    """Channels of a k block that are worth considering: the most of which a block has use for half, since its rows are
-    the fewest, and a last block that is short costs few products; and fewer, where blocks span fewer channels then."""
+    """Channels of a k block that are worth considering: the most of which a block uses at least half, since it has the
+    fewest rows, and a short last block costs few products; and fewer, if blocks then span fewer channels."""
     found = [next((k for k in SPANS if k < 2 * channels), SPANS[-1])]
     for k, least in FEWER.items():
         if -(-channels // k) * k <= least * (-(-channels // found[-1]) * found[-1]):

@@ -22,9 +22,9 @@ MOST_IMAGES = 4
 
 @dataclass(frozen=True)
 class ImageOperand:
-    """Finished text: `type` of what a thread holds, in the array `held`; whether that is of its channels, too; the load
-    of one at `image` and `k`; lines that define the epilogue's `value_<name>` from `bits_<name>` or, by channels, from
-    the array."""
+    """Finished text: the `type` of a thread's values, in the array `held`; whether they are of its channels, too; the
+    load of one at `image` and `k`; lines that define the epilogue's `value_<name>` from `bits_<name>` or, by channels,
+    from the array."""
 
     name: str
     type: str
@@ -38,7 +38,7 @@ class ImageOperand:
 
 
 def of_images(problem: ConvProblem) -> tuple[Tensor, ...]:
-    """The operands that depend on the image, and on nothing else but the channel."""
+    """The operands that depend only on the image, and perhaps on the channel."""
     if problem.epilogue is None:
         return ()
     return tuple(t for t in used_operands(problem) if {"n"} <= {*t.dims} <= {"n", "k"} and t.span < INT_LIMIT)

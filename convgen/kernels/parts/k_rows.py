@@ -46,12 +46,13 @@ class Panels:
 
     @property
     def swizzle(self) -> str:
-        """C text of what chunks of a row of gemm_k are swizzled by."""
+        """C text of the swizzle of chunks in a row of gemm_k."""
         return swizzle.moved(self.row_bytes)
 
 
 def panels(tile: Tile, warp_channels: int) -> Panels:
-    """Of a tile of which a warp multiplies so many channels: those of a panel, of several panels, or a part of one."""
+    """The panels of a tile if a warp multiplies so many channels: those of a panel, of several panels, or part of
+    one."""
     width = next(w for w in WIDTHS if tile.rows % w == 0 and (warp_channels % w == 0 or w % warp_channels == 0))
     return Panels(width, tile.k)
 
@@ -115,8 +116,8 @@ class KRowsReader:
 def k_rows_reader(
     problem: ConvProblem, walk: Walk, tile: Tile, covered: int, beyond: int, past_end: bool, split: bool
 ) -> KRowsReader:
-    """`covered` is how much of gemm_k all parts step over, `past_end` whether that is more than there is, `beyond` how
-    far threads may step behind its end."""
+    """The reader of a tile in rows of gemm_k.  `covered` is how much of gemm_k all parts step over, `past_end` whether
+    that exceeds gemm_k, `beyond` how far threads may step past its end."""
     constants = Constants()
     loads, digits = loading(walk, tile), named_digits(problem, walk, constants)
     strides = constants.strides(walk.tensor, problem.groups)

@@ -21,7 +21,7 @@ FP8 = frozenset({"e4m3", "e5m2"})
 
 
 def register_obstacles(target: Target, blocks: int, threads: int, registers: int) -> list[Obstacle]:
-    """Blocks for which a multiprocessor has no registers: the compiler would keep a thread's numbers in memory."""
+    """The obstacle that a multiprocessor lacks registers for so many blocks: the compiler would spill."""
     most = target.register_blocks(registers, threads)
     if blocks <= most:
         return []

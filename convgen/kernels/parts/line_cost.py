@@ -28,7 +28,7 @@ def conflicts(pixel_words: float) -> int:
 
 @dataclass(frozen=True)
 class LineRates:
-    """Of a kernel that keeps lines in shared memory.  A worker is a warp, or a warpgroup; a part is what it
+    """Rates of a kernel that keeps lines in shared memory.  A worker is a warp, or a warpgroup; a part is what it
     multiplies at once."""
 
     products: float  # of the tensor cores' time
@@ -83,8 +83,8 @@ def lines_time(
 
 
 def least(*, products: float, parts: float, filters: int, reads: int, writes: int, sms: int, rates: LineRates) -> float:
-    """Microseconds that no tiles of so many channels go below, whose `parts` each take `products` cycles of the tensor
-    cores.  The rest as for `lines_time`."""
+    """A lower bound in microseconds for all tiles of so many channels whose `parts` each take `products` cycles of the
+    tensor cores.  The rest as for `lines_time`."""
     r = rates
     cycles = parts / sms * products * r.products + r.latency + r.filters * filters / MAX_THREADS
     return over(cycles / CYCLES + r.start, (reads + writes) / r.memory + r.start) * LESS

@@ -17,7 +17,7 @@ L = TypeVar("L", bound=lines.Lines)
 
 
 class LineKernel(base.Kernel[C, L]):
-    """Such a kernel, by what the cost model asks of it."""
+    """A kernel that keeps lines in shared memory, as the cost model sees it."""
 
     further = corrected = True
     slice_roles = base.ANY_SLICES
@@ -31,7 +31,7 @@ class LineKernel(base.Kernel[C, L]):
 
     @property
     def rates(self) -> line_cost.LineRates:
-        """Looked up when it is asked for: a fit replaces them."""
+        """The rates, looked up at each use: a fit replaces them."""
         raise NotImplementedError
 
     def root(self, problem: ConvProblem, target: Target, fixed: Options) -> L:

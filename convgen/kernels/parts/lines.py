@@ -152,7 +152,7 @@ class Lines(base.Layout[Any]):
 
     @property
     def element_shift(self) -> int:
-        """Bits of a word from an element to the next, where it has several."""
+        """Bits from an element of a word to the next, if it has several."""
         return self.element_bits % 32
 
     @property
@@ -304,7 +304,7 @@ class Lines(base.Layout[Any]):
 
     @property
     def filter_quads(self) -> int:
-        """Quads of words of a column's filter that a quad of threads brings."""
+        """Quads of words of a column's filter that a quad of threads loads."""
         return -(-2 * self.k_steps // self.filter_shares)
 
     @property
@@ -318,7 +318,7 @@ class Lines(base.Layout[Any]):
 
     @cached_property
     def sums(self) -> tuple[str, ...]:
-        """Names of the sums of channels, of which lanes add up their own results."""
+        """Names of the sums of channels; each lane adds up its own results."""
         return tuple(t.name for t in self.problem.sums)
 
     @property
@@ -387,8 +387,7 @@ class Lines(base.Layout[Any]):
         )
 
     def least_demands(self, *, products: float, part: int) -> dict[str, Any]:
-        """The input of `line_cost.least`, for any tiles of as many channels, with cycles of a part of so many
-        pixels."""
+        """The input of `line_cost.least`, for any tiles of so many channels, with cycles of a part of `part` pixels."""
         parts = self.problem.n * self.p * self.padded_q / part * self.n_tiles
         moved = {way: cost.traffic(self.problem)[way] for way in ("reads", "writes")}
         return dict(products=products, parts=parts, filters=self.filter_bytes, **moved, sms=self.target.sms)

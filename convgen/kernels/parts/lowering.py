@@ -34,7 +34,7 @@ from convgen.kernels.parts.limits import MAX_THREADS
 class Conversion:
     """C text of an element type's conversions, {0} being what is converted, and of its NaN.  `to_int` is empty where
     the type has no integer value, `nan` where it has none.  Conversions to integers saturate, and round to nearest
-    even.  `to_float` and `from_float` are from and to float, but of f64, which stands beside no other type."""
+    even.  `to_float` and `from_float` are to and from float, except for f64, which is not mixed with other types."""
 
     to_float: str
     from_float: str
@@ -183,7 +183,7 @@ class Scope:
     _lines: list[str] = field(default_factory=list)
 
     def declare(self, name: str, extent: int) -> Expr:
-        """A loop counter or parameter in [0, extent): its symbol; 0 where it can be nothing else."""
+        """The symbol of a loop counter or parameter in [0, extent); 0 if that is its only value."""
         if extent == 1:
             return Integer(0)
         self.ranges[symbol(name)] = counted(extent)
@@ -215,7 +215,7 @@ class Scope:
         return c_expr(integer.simplify(value, self.ranges), self.ranges, casts, names)
 
     def extent(self, dim: str, value: int) -> str:
-        """C text of a dim's extent: a constant, a number, or what a call decides."""
+        """C text of a dim's extent: a constant, a number, or a size that a call decides."""
         return number_text(value) if isinstance(value, Size) else self.constants.extent(dim, value)
 
     def bound_tests(self, value: Expr, low: int, limit: Expr, dim: str = "") -> list[Condition]:
@@ -281,7 +281,7 @@ def window(
 
 
 def offset(scope: Scope, tensor: Tensor, at: Mapping[str, Expr], groups: int = 1, name: str = "") -> str:
-    """C text of an element's offset from named coordinates, of a tensor whose channels are of so many groups."""
+    """C text of an element's offset, from named coordinates, in a tensor whose channels form so many groups."""
     names = scope.constants.strides(tensor, groups, name=name)
     return scope.text(Access(tensor, {d: at[d] for d in tensor.dims}).offset, names)
 
@@ -327,8 +327,7 @@ def prologue(problem: ConvProblem, element: str, offsets: Mapping[str, str], gua
     """Turns an element of x into a factor: lines of C, and its text in the accumulator's type.
 
     `offsets` gives the offset of each operand's element.  The lines define `value_<operand>` and `local_<name>`; where
-    `guard` does not hold, nothing is loaded.
-    """
+    `guard` does not hold, nothing is loaded."""
     assert problem.prologue
     x, number = problem.x, problem.number
     c_type, zero = ACCUMULATORS[number].c_type, ACCUMULATORS[number].zero
@@ -352,7 +351,7 @@ def prologue(problem: ConvProblem, element: str, offsets: Mapping[str, str], gua
 
 @lru_cache(maxsize=64)  # asked for each configuration of a search
 def is_in_place(problem: ConvProblem, operand: Tensor) -> bool:
-    """Whether an operand may be the array of a result that the kernel writes as it goes: a sum is written behind it."""
+    """Whether an operand may share a result's array: the kernel writes it as it goes, and sums only afterwards."""
     return any(operand.name == o and result not in (t.name for t in problem.sums) for o, result in problem.in_place)
 
 

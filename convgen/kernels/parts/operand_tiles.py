@@ -98,7 +98,7 @@ class EpilogueTile:
 
 
 def swizzle(columns: int) -> str:
-    """C text that moves the 16-byte columns of row {row} in a tile of so many elements of 2 bytes a row."""
+    """C text that swizzles the 16-byte columns of row {row} in a tile with so many 2-byte elements per row."""
     return swizzles.applied(2 * columns, "{row}") if 2 * columns in swizzles.SPANS else ""
 
 
@@ -124,7 +124,7 @@ def epi_tiles(tensors: Iterable[Tensor], rows: int, columns: int, first: int = 0
 
 @lru_cache(maxsize=1024)  # many configurations of a search share one
 def boxes(problem: ConvProblem, row: int, rows: int, columns: int) -> tuple[EpilogueTile, ...]:
-    """Epilogue tiles of the operands that TMA can bring, `row` elements being a row of those that are packed."""
+    """Epilogue tiles of the operands that TMA can load; rows of packed ones have `row` elements."""
 
     def aligned(t: Tensor) -> bool:
         apart = (t.pitch or row) * t.element.bytes
@@ -177,7 +177,7 @@ class Arriving:
 
     @property
     def at(self) -> str:
-        """C text of where its tile begins in a slot: a constant, behind other tiles."""
+        """C text of where its tile begins in a slot: a constant, unless it is the first tile."""
         return f"operand_{self.name}_at" if self.start else ""
 
     @property

@@ -122,9 +122,8 @@ def columns(problem: ConvProblem) -> Columns:
 
 
 def neighbors(tensor: Tensor, along: Columns) -> int:
-    """How many neighboring columns are neighbors in a tensor too, as a power of two: any run of so many
-    that begins at a multiple of them is contiguous and as much aligned.  0 where the tensor has one element
-    for all of them."""
+    """How many neighboring columns are neighbors in a tensor too, as a power of two: any run of so many that begins at
+    a multiple of that number is contiguous and aligned to it.  0 if the tensor has one element for all columns."""
     if along.extent == 1:
         return 1  # a tensor need not have a dim of one element
     if not any(d in tensor.dims for d in along.dims):
@@ -167,14 +166,14 @@ class Result:
 
     @property
     def text(self) -> str:
-        """All but y's store, for a look at what it mentions."""
+        """All text but y's store, to find the names that it mentions."""
         channels = (line for _, lines in self.channels for line in lines)
         return "\n".join([*channels, *(r.value for r in self.raws), *self.loads, *self.body, *self.further])
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A run of so many neighbors along `index`, which begins where the maps say: C text of offsets into a tensor."""
+    """A run of so many neighbors along `index` that begins where the maps say: C text of offsets into a tensor."""
 
     problem: ConvProblem
     maps: IndexMap

@@ -25,7 +25,8 @@ OF_IMAGES = ("n", "k")
 
 @dataclass(frozen=True)
 class PartialSum:
-    """A sum of which the kernel makes parts: its name; where it is of each image, rows of an image's parts, else 0."""
+    """A sum that the kernel computes in parts: its name; for a sum over each image, the rows of an image's parts, else
+    0."""
 
     name: str
     image_rows: int = 0
@@ -49,13 +50,12 @@ def summed(problem: ConvProblem, of_images: bool) -> tuple[str, ...]:
 
 
 def partial_sums(problem: ConvProblem, image_rows: int) -> tuple[PartialSum, ...]:
-    """Of all sums of a problem, with so many rows of an image."""
+    """The partial sums of all sums of a problem, with so many rows per image."""
     return tuple(PartialSum(t.name, image_rows if t.dims == OF_IMAGES else 0) for t in problem.sums)
 
 
 def partial_bytes(problem: ConvProblem, parts: tuple[PartialSum, ...], rows: int) -> dict[str, int]:
-    """Of each sum's rows, `rows` of all images, which are written, and read again by launches behind the kernel; by its
-    name."""
+    """Bytes of each sum's rows, by its name: `rows` in all images, written by the kernel and read by later launches."""
     return {part.name: (part.image_rows or rows) * t.bytes for part, t in zip(parts, problem.sums, strict=True)}
 
 
@@ -70,5 +70,5 @@ def params(problem: ConvProblem) -> list[Param]:
 
 
 def workspaces(problem: ConvProblem, sizes: Mapping[str, int]) -> tuple[Workspace, ...]:
-    """The rows, of so many bytes."""
+    """Workspaces for the rows, of so many bytes."""
     return tuple(Workspace(sums.partial(t), sizes[t.name]) for t in problem.sums)

@@ -30,6 +30,6 @@ def workers(target: Target, blocks_per_sm: int, tiles: int, slices: int) -> int:
 
 
 def fixed(launch: Launch, blocks: int, target: Target) -> Launch:
-    """The launch of so many blocks on every GPU, each of which makes a part of a sum: so the sum's last bits do not
+    """A launch of the same number of blocks on every GPU: each computes a part of a sum, whose last bits then do not
     depend on how many blocks a GPU holds."""
     return spread(replace(launch, grid=(blocks, 1, 1), persistent=False, multiple_of=1), target)

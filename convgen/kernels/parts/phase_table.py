@@ -63,7 +63,7 @@ class PhaseTable:
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
-        """Names that go together, and what they are."""
+        """Groups of names, and what they mean."""
         grouped = ((doc, [n for n in self.names if self._numbers[n][0] == what]) for what, doc in DOCS.items())
         return tuple((", ".join(names), doc) for doc, names in grouped if names)
 

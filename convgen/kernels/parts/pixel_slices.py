@@ -39,5 +39,5 @@ class Sliced(config.Config):
 
 
 def most_slices(problem: ConvProblem, steps: int) -> int:
-    """Slices that are worth considering, at most, of so many steps: at least one."""
+    """The most slices of so many steps that are worth considering: at least one."""
     return max(min(steps, MOST_SUM_BYTES // (4 * problem.w.size), MOST_SLICES), 1)

@@ -1,4 +1,4 @@
-"""Operands laid out anew in the workspace, before the kernel that reads them.
+"""Operands rearranged in the workspace, before the kernel that reads them.
 
 TMA walks pixels whose channels are neighbors, in rows of 16 bytes.  `channels_last` says what a problem
 looks like to a kernel that reads it so, and which copies make it so: x and w from any layout, channels
@@ -113,7 +113,7 @@ class Prepared:
         return (kernel.launch,) if kernel else ()
 
     def params(self, params: Iterable[Param]) -> tuple[Param, ...]:
-        """The main kernel's parameters: those over what is copied are over the copies."""
+        """The main kernel's parameters; copied tensors are replaced by the copies."""
         buffers = {c.target.role: c.buffer for c in self.copies}
         return tuple(p.over(buffers) for p in params)
 
@@ -282,8 +282,8 @@ def _unstrided(problem: ConvProblem) -> tuple[ConvProblem, tuple[tuple[str, int]
 
 
 def group_packs(problem: ConvProblem, of_c: int = PACK_C, *, fewer: bool = False) -> tuple[int, ...]:
-    """How many neighboring groups may go as one for wgmma, and are worth considering; () where none may.  A pack's
-    input channels are a multiple of `of_c`; the last pack may have `fewer` groups."""
+    """How many neighboring groups wgmma may multiply as one, if worth considering; () if it cannot.  A pack's input
+    channels are a multiple of `of_c`; the last pack may have `fewer` groups."""
     if problem.groups == 1:
         return (1,)
     c, k = problem.c_per_group, problem.k_per_group
@@ -329,7 +329,7 @@ def _numbers(c: int, k: int, backward: bool) -> str:
 
 @dataclass(frozen=True)
 class Group:
-    """Input and output channels of the groups that are multiplied as one; the last of these may have fewer."""
+    """Input and output channels of groups that are multiplied as one; the last pack may have fewer."""
 
     c: int
     k: int
@@ -355,8 +355,8 @@ def _in_memory(tensor: Tensor, channels: int, order: tuple[str, ...]) -> bool:
 
 
 def _is_filled_up(problem: ConvProblem, order: tuple[str, ...]) -> bool:
-    """Whether x is a slice that TMA reads as it lies, and fills up with zeros: not where a prologue makes values of
-    these, nor where a group's channels follow another's."""
+    """Whether x is a slice that TMA reads in place and fills up with zeros: not if a prologue would turn these into
+    other values, nor if a group's channels follow another's."""
     x = problem.x
     whole = x.pitch is not None and x.pitch % VECTOR == 0
     return whole and lies_as(x, order) and problem.groups == 1 and problem.prologue is None

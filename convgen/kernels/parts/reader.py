@@ -258,7 +258,7 @@ def inside_k(walk: Walk, past_end: bool) -> tuple[str, ...]:
 
 
 def k_index_type(walk: Walk, beyond: int, index: str) -> str:
-    """C type of the offset that gemm_k makes; threads step up to `beyond` places behind its end."""
+    """C type of offsets along gemm_k; threads step up to `beyond` places past its end."""
     outermost, *inner = walk.digits
     least = math.prod(1 if d.end else d.extent for d in inner)
     reach = sum(d.extent * abs(d.step) for d in walk.digits) - (-beyond // least) * abs(outermost.step)
@@ -269,9 +269,9 @@ def reader(
     problem: ConvProblem, walk: Walk, role: str, tile: Tile, covered: int, beyond: int, split_k: int, past_end: bool,
     permuted: bool,
 ) -> Reader:  # fmt: skip
-    """`covered` is how much of gemm_k one part steps over, `beyond` how far threads may step behind its end, `past_end`
-    whether some step of a part does; `permuted` tells that the tile's rows are the product's columns, dealt out by
-    `column_of`."""
+    """The reader of a tile.  `covered` is how much of gemm_k one part steps over, `beyond` how far threads may step
+    past its end, `past_end` whether some step of a part does; `permuted` tells that the tile's rows are the product's
+    columns, dealt out by `column_of`."""
     # long: a line for each value of the record
     size = tile.element_bytes
     chunk_elements = CHUNK_BYTES // size

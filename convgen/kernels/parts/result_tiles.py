@@ -1,4 +1,4 @@
-"""Further results shaped like y, which leave as it does: by epilogue tiles in shared memory, behind y's."""
+"""Further results shaped like y, which are stored the same way: by epilogue tiles in shared memory, after y's."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from convgen.kernels.parts.operand_tiles import EpilogueTile, at_once, epi_tiles
 
 
 def result_tiles(problem: ConvProblem, row: int, vector: int, rows: int, columns: int) -> tuple[EpilogueTile, ...]:
-    """Epilogue tiles of the further results that leave as y does, behind its own: of its layout, and floats of 2
-    bytes.  By TMA, `row` elements being a row of those that are packed; by threads, `vector` elements at once, where
-    there is no such row."""
+    """Epilogue tiles, after y's own, of the further results that are stored as y is: in its layout, floats of 2 bytes.
+    TMA stores them, with rows of `row` elements if packed; without such rows, threads do, `vector` elements at once."""
 
     def alike(t: Tensor) -> bool:
         fits = (t.pitch or row) * t.element.bytes % ROW_ALIGNMENT == 0 if row else at_once(t, vector) == vector
@@ -27,8 +26,8 @@ def result_tiles(problem: ConvProblem, row: int, vector: int, rows: int, columns
 
 @dataclass(frozen=True)
 class Leaving:
-    """Finished text of a further result that leaves as y does: the byte at which its epilogue tile starts, from where
-    y's does, and the name of that; words of two elements each; the statement by which threads copy a vector of it."""
+    """Finished text of a further result that is stored as y is: the offset of its epilogue tile from y's, and that
+    offset's name; words of two elements each; the statement by which threads copy a vector of it."""
 
     name: str
     start: int

@@ -44,8 +44,8 @@ _SHARED = {
 
 
 def spread(problem: ConvProblem, kept: Collection[str] = ()) -> ConvProblem:
-    """The problem with each element's value in place of each sum, but of those that are kept, and without the sums of
-    what the operator reads, whose values are there."""
+    """The problem with each element's value in place of each sum, except for kept sums, and without sums of tensors
+    that the operator reads, whose values exist already."""
     if not problem.epilogue:
         return problem
     others = [t for t in problem.sums if t.name not in kept]
@@ -62,8 +62,8 @@ def _read(problem: ConvProblem, t: Tensor) -> Tensor | None:
 
 
 def _values(problem: ConvProblem, t: Tensor) -> Tensor:
-    """What is summed: a tensor that the operator reads, or values that the kernel writes, packed, in the order of the
-    operator's result."""
+    """The values to sum: a tensor that the operator reads, or values that the kernel writes, packed, in the order of
+    the operator's result."""
     return _read(problem, t) or t.over(problem.result.dims, problem.result.extents)
 
 
@@ -98,13 +98,13 @@ def source(plan: Plan) -> str:
 
 
 def _dependent(plan: Plan) -> bool:
-    """Whether the launches behind the plan's kernel may start before it ends, and wait, as its own do."""
+    """Whether the launches after the plan's kernel may start before it ends and wait, as its own launches do."""
     return any(launch.dependent for launch in plan.launches)
 
 
 def _partial_rows(plan: Plan) -> dict[str, int]:
-    """Of the sums that the plan's kernel makes, by name: how many parts of each element; none where it makes all of the
-    sum."""
+    """For the sums that the plan's kernel computes, by name: how many parts of each element; none where it makes all of
+    the sum."""
     sizes = {w.name: w.bytes for w in plan.workspaces}
     kept = plan.layout.problem.sums if isinstance(plan.layout, Layout) else ()
     return {t.name: sizes.get(partial(t), 0) // t.bytes for t in kept}
@@ -127,9 +127,8 @@ def _renamed(step: Step, buffers: dict[str, str]) -> Step:
 
 @dataclass(frozen=True)
 class _Level:
-    """A launch that adds up `rows` values to `parts` partial sums, for each of `columns` elements of sums that are
-    alike: each from a buffer to another.  Level 0 reads values, those behind it partial sums; the last writes the
-    sums."""
+    """A launch that reduces `rows` values to `parts` partial sums, for each of `columns` elements of similar sums, from
+    one buffer to another.  Level 0 reads values, later levels partial sums; the last writes the sums."""
 
     problem: ConvProblem
     sums: tuple[Tensor, ...]

@@ -1,5 +1,5 @@
-"""Swizzles of tiles in shared memory (PTX ISA, "Swizzling modes"): 16-byte columns of a row change places, so that as
-many rows as a bank's lines have a column in different banks.
+"""Swizzles of tiles in shared memory (PTX ISA, "Swizzling modes"): 16-byte columns are permuted within a row, so that a
+column's chunks in consecutive rows lie in different banks.
 
 A swizzle is named by its span, the bytes of a row: 128, 64 or 32; 0 is none.
 """
@@ -13,13 +13,13 @@ SPANS = tuple(span for span in FIELD if span)
 
 
 def mask(span: int) -> int:
-    """The bits of an address that it changes, by the bits three places above them."""
+    """The address bits that it changes, by XOR with the bits three places above them."""
     return span - CHUNK
 
 
 def moved(span: int, row: str = "row") -> str:
-    """C text of what a 16-byte column's number is changed by, in a row of a tile: 128 bytes hold 8 columns of a row, 4
-    of two, or 2 of four."""
+    """C text of the number by which a 16-byte column's index is swizzled in a row of a tile: 128 bytes hold 8 columns
+    of one row, 4 of two rows, or 2 of four."""
     columns = span // CHUNK
     rows = 8 // columns
     return f"{row}{f' >> {rows.bit_length() - 1}' if rows > 1 else ''} & {columns - 1}"

@@ -66,8 +66,8 @@ class Digit:
 
 @dataclass(frozen=True)
 class Bound:
-    """A coordinate must lie in [0, extent), or the element counts as zero.  `row` is its part that comes
-    from the row, None where there is none."""
+    """A coordinate that must lie in [0, extent), or the element counts as zero.  `row` is the part that comes from the
+    row, or None."""
 
     dim: str
     row: Expr | None
@@ -129,8 +129,8 @@ class Walk:
 
 
 def number(digits: Sequence[Digit], value: int) -> tuple[int, ...]:
-    """Digits of a number, outermost first; the outermost takes what is left, or the first one whose extent is a
-    phase's."""
+    """The digits of a number, outermost first; the outermost, or the first whose extent is a phase's, takes the
+    rest."""
     found = []
     for digit in reversed(digits[1:]):
         value, rest = (0, value) if digit.end else divmod(value, digit.extent)
@@ -159,7 +159,7 @@ def _offset(access: Access) -> Mapping[Expr, int]:
 
 
 def loop_variables(problem: ConvProblem) -> tuple[Variable, ...]:
-    """The coordinates of a convolution's loop nest, each a variable of its own."""
+    """The coordinates of a convolution's loop nest, each a separate variable."""
     names = ("n", *problem.spatial.output, *problem.spatial.filter)
     return (
         *(variable(d, problem.extent(d)) for d in names),

@@ -1,4 +1,4 @@
-"""One axis of a convolution's windows: what a run of outputs reads for all taps.
+"""One axis of a convolution's windows: the pixels that a run of outputs reads for all taps.
 
 Output p and tap r read x at p * stride + lower + r * dilation.  With the tap's offset split into shift * stride + phase
 that is pixel p + shift of the phase: every stride-th pixel of x from lower + phase on.  So each phase that a tap needs
@@ -51,7 +51,7 @@ class WindowAxis:
 
     @cached_property
     def pitch(self) -> int:
-        """Pixels from one run of all outputs to the next, where such runs lie end to end in one tile.
+        """Pixels from one run of all outputs to the next, if such runs lie end to end in one tile.
 
         Runs may share their padding: what a tap reads past the end of its run is then zero, and the
         start of the next run, where it reads, is zero too.  Runs with far taps share none: every shift would be tried.

@@ -1,4 +1,4 @@
-"""Sums by the definition, for kernels that multiply zeros which x does not have.
+"""Sums by the definition, for kernels that multiply extra zeros, which x does not have.
 
 Where a kernel fills its tiles up with zeros of its own (in the filters of packed groups or folded rows, between the
 bands of a banded matrix, around the rows of a gradient), such a zero times an infinity or a NaN of x is a NaN, in sums
@@ -187,6 +187,6 @@ def look(threads: Sequence[Sequence[Part]], place: str) -> str:
 
 
 def fragment_place(sums: int) -> str:
-    """C text: the place of sum i in its row of a fragment (PTX ISA, "Matrix fragments for mma.m16n8k16"), of fragments
-    one behind the other in which a thread has so many sums of a row."""
+    """C text of the position of sum i in its row of a fragment (PTX ISA, "Matrix fragments for mma.m16n8k16"), for
+    fragments one after another in which a thread has so many sums of a row."""
     return f"(i % {2 * sums} / 4 * 2 + i % 2)"

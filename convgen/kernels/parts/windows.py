@@ -80,8 +80,8 @@ def _without(lowered: Tensor, looped: set[str]) -> Tensor:
 
 
 def _loops(scope: Scope, problem: ConvProblem, nest: Nest, at: dict[str, Expr], dims: list[str]) -> list[Condition]:
-    """Open loops over dims and name x's coordinates, each as far out as it is known; the conditions for being inside
-    of x."""
+    """Opens loops over dims and names x's coordinates, each as far out as it is known; returns the conditions for being
+    inside x."""
     axes = dict(zip(problem.spatial.filter, problem.spatial.input, strict=True))
     tests: list[Condition] = []
 

@@ -80,7 +80,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def units(self) -> int:
-        """Warps that it takes to make one pixel's output channels of a slice."""
+        """Warps that compute one pixel's output channels of a slice."""
         return self.config.slice * self.out_channels // self.warp_n
 
     @cached_property

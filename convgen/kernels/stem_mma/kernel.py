@@ -167,7 +167,7 @@ def _registers(layout: Layout) -> int:
 
 
 def _sums(layout: Layout) -> int:
-    """Registers of a thread's sums, and of operands of channels, which the compiler keeps beside them."""
+    """Registers for a thread's sums, and for the per-channel operands that the compiler keeps beside them."""
     return layout.lane_sums + (layout.operands_of_channels * layout.config.tile_n // 4 if layout.sums else 0)
 
 

@@ -125,7 +125,7 @@ def _a_map(layout: Layout) -> TensorMap:
 
 
 def _layouts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-    """Every channel of y in a block, where it has room; as many slices as fill the GPU once."""
+    """Layouts with every channel of y in one block, if it has room, and as many slices as fill the GPU once."""
 
     given = partial(considered, fixed)
     fitting = min(-(-problem.k // A_SPAN) * A_SPAN, WIDEST)

@@ -64,7 +64,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def consumers_m(self) -> int:
-        """Consumers that have rows of their own."""
+        """Consumers along m, each with its own rows."""
         return self.config.warps_m // 4
 
     @property
@@ -141,14 +141,14 @@ class Layout(GradientLayout[Config]):
 
     @property
     def slots(self) -> int:
-        """Places of rows of x.  An output row is begun when all but `depth - 1` above it are done with theirs.  A row
-        that is made and not read has a place, too: builders do not wait for each other, and a late one would write it
-        into the row that comes next."""
+        """Slots for rows of x.  An output row begins once all but `depth - 1` of those above it are done with theirs.
+        A row that is made but not read has a slot, too: builders do not wait for each other, and a late one would write
+        it into the next row."""
         return self.config.depth * self.fresh_rows
 
     @property
     def copies(self) -> int:
-        """Places behind them, for copies of the first: so that the rows under an output row are neighbors."""
+        """Slots after them for copies of the first ones, so that the rows that an output row reads are neighbors."""
         return self.filter_rows - 1
 
     # ---- the k loop

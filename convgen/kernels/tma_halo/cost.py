@@ -58,18 +58,18 @@ def _of_tap(pixels: int, channels: int, shares: int, by_channels: bool, products
 
 
 def _written(writes: int, y_pitch: int, stored: int, r: Rates) -> float:
-    """Bytes that results count for: the narrower what is stored of a pixel, the more of it are sectors that another
-    block fills."""
+    """The effective bytes of results: the fewer bytes of a pixel a block stores, the more sectors it shares with other
+    blocks."""
     return cost.written(writes, y_pitch, r.ragged_writes * max(1.0, WIDE / stored), r.odd_writes)
 
 
 def _in_sectors(k: int, pitch: int) -> float:
-    """How many times their bytes L2 gives for rows of k elements, of which it gives whole sectors."""
+    """The ratio of bytes that L2 delivers for rows of k elements to their own bytes: it delivers whole sectors."""
     return (2 * k + SECTOR - math.gcd(pitch, SECTOR)) / (2 * k)
 
 
 def _stored(pixels: int, channels: int, accesses: float, functions: float, r: Rates) -> float:
-    """Microseconds of a consumer's epilogue, without what it waits for."""
+    """Microseconds of a consumer's epilogue, without waiting."""
     return pixels * channels * (functions / CYCLES + r.store * accesses)
 
 

@@ -1,4 +1,4 @@
-"""Halo tiles of x: what a tile of output pixels reads for all taps of a filter, as lines of pixels.
+"""Halo tiles of x: the pixels that a tile of outputs reads for all taps of a filter, as lines of pixels.
 
 Along an axis, output p and tap r read x at p * stride + lower + r * dilation.  With the tap's offset split
 into shift * stride + phase that is pixel p + shift of the phase: every stride-th pixel of x from
@@ -29,7 +29,7 @@ def _axes(problem: ConvProblem) -> tuple[WindowAxis, WindowAxis, WindowAxis]:
 
 
 def depth(problem: ConvProblem) -> WindowAxis:
-    """The window along d.  A halo tile is of one plane: each tap along d has one of its own."""
+    """The window along d.  A halo tile lies in one plane: each tap along d has its own."""
     return _axes(problem)[0]
 
 
@@ -83,7 +83,7 @@ def folded(window: WindowAxis, fold: int) -> WindowAxis:
 @dataclass(frozen=True)
 class Phase:
     """One load of a halo tile: pixels of phase (h, w), `height` rows of each image, at byte `start` of the halo tile.
-    TMA brings `box` bytes, and taps read `read`: what is behind the box are zeros."""
+    TMA loads `box` bytes, and taps read `read`; zeros follow the box."""
 
     h: int
     w: int
@@ -131,7 +131,7 @@ class Halo:
 
     @cached_property
     def box(self) -> int:
-        """Bytes that TMA brings."""
+        """Bytes that TMA loads."""
         return sum(phase.box for phase in self.phases)
 
     @cached_property

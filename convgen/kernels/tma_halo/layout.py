@@ -46,7 +46,7 @@ def group_of(problem: ConvProblem, group_pack: int) -> prepare.Group:
 
 
 def output_channels_inside(problem: ConvProblem) -> bool:
-    """Whether the filter's output channels are neighbors, which TMA brings 64 at a time."""
+    """Whether the filter's output channels are neighbors, which TMA loads 64 at a time."""
     w = problem.w
     return math.gcd(problem.k, w.pitch or 0) % 8 == 0 and lies_as(w, ("c", *problem.spatial.filter, "k"))
 
@@ -155,8 +155,8 @@ class Layout(RingLayout[Config]):
 
     @property
     def own_zeros(self) -> bool:
-        """Whether filters have zeros that meet x's elements: those that consumers fill in, and those behind a group's
-        channels, where the group ends inside a product."""
+        """Whether x's elements are multiplied by extra zeros in filters: those that consumers fill in, and those after
+        a group's channels, if the group ends inside a product."""
         return self.config.lays_out_filters or (self.read.groups > 1 and self.group.c % PRODUCT_CHANNELS != 0)
 
     # ---- sums
@@ -196,7 +196,7 @@ class Layout(RingLayout[Config]):
     # ---- the estimate
 
     def us(self, us: float) -> float:
-        """Microseconds with what goes before the kernel, where it takes so many with channels last."""
+        """Microseconds including what precedes the kernel, if the kernel takes so many with channels last."""
         return self.prepared.time + us * self.dearer
 
     @cached_property
@@ -255,8 +255,8 @@ class Layout(RingLayout[Config]):
 
     @property
     def _crowd(self) -> float:
-        """Requests for a line of filters that TMA brings, by all multiprocessors with a tile of the same channels, but
-        for the first of each."""
+        """Requests for a line of filters by all multiprocessors with a tile of the same channels, except for the first
+        of each."""
         if self.config.lays_out_filters or self.b_columns:
             return 0.0
         together = min(int(self.tiles) * self.channel_tiles, self.target.sms) / self.channel_tiles

@@ -35,15 +35,14 @@ def y_channels_last(problem: ConvProblem) -> bool:
 
 @lru_cache(maxsize=64)
 def store_vector(problem: ConvProblem) -> int:
-    """Channels of a pixel of y that are stored at once: up to `STORE_VECTOR`, of which each pixel begins at a multiple;
-    of planes, 1."""
+    """Channels of a pixel of y that are stored at once: up to `STORE_VECTOR`, as alignment allows; 1 for planes."""
     return math.gcd(problem.k, problem.y.pitch or 0, STORE_VECTOR) if y_channels_last(problem) else 1
 
 
 @dataclass(frozen=True)
 class Stored:
-    """C text by which threads store a pixel's channels: how many vectors they are; the channel of a vector; where it
-    goes, and what gives it from the epilogue tile."""
+    """C text by which threads store a pixel's channels: the number of vectors; a vector's channel; its destination, and
+    its load from the epilogue tile."""
 
     vectors: str
     channel: str
@@ -75,8 +74,8 @@ class RingLayout(base.Layout[C]):
 
     @property
     def own_producers(self) -> bool:
-        """Whether each ring has a producer of its own.  One that fills rings in turn waits, within a tile, for a ring
-        that has fewer stages than the tile has halo tiles, and meanwhile leaves the others empty."""
+        """Whether each ring has its own producer.  One that fills rings in turn waits, within a tile, for a ring that
+        has fewer stages than the tile has halo tiles, and meanwhile leaves the others empty."""
         config = self.config
         return config.rings > 1 and not config.weight_stages and config.stages < self.halos
 
@@ -129,7 +128,7 @@ class RingLayout(base.Layout[C]):
 
     @property
     def epi_tile_shape(self) -> tuple[int, int]:
-        """Pixels and channels of an epilogue tile, of which a consumer has one."""
+        """Pixels and channels of an epilogue tile; each consumer has one."""
         raise NotImplementedError
 
     @property
@@ -193,7 +192,7 @@ class RingLayout(base.Layout[C]):
         return self.config.consumers * (self.epi_tile_bytes + self.slots * self.slot)
 
     def _barriers(self, stages: int, weight_stages: int) -> int:
-        """Two of each stage; where all filters stay, one on which they arrive."""
+        """The number of barriers: two per stage; if all filters stay, one on which they arrive."""
         return 2 * self.config.rings * (stages + weight_stages) + (0 if weight_stages else 1)
 
     @property

@@ -261,7 +261,7 @@ def _phase_table(layout: Layout) -> list[list[int | str]]:
 
 
 def _shift(h: WindowAxis, w: WindowAxis) -> str:
-    """Bytes from a pixel of a halo tile to what tap (r, s) reads for it."""
+    """Bytes from a pixel of a halo tile to the pixel that tap (r, s) reads for it."""
     r, s = h.offset_of("r"), w.offset_of("s")
     if h.stride == w.stride == 1:
         return f"({r} * width + {s}) * row_bytes"
@@ -272,9 +272,9 @@ def _shift(h: WindowAxis, w: WindowAxis) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where things are, as C: a tile for the producer and for a consumer (line0, q0, n), the consumer's first
-    pixel in the halo tile, what to add to its pixels for a `line`, the output pixel of a `line`, whether it is
-    kept, and whether its channel is, too; whether images past the last have to be left out."""
+    """C text of coordinates: a tile's for the producer and for a consumer (line0, q0, n), the consumer's first pixel in
+    the halo tile, what to add to its pixels for a `line`, the output pixel of a `line`, whether it is kept, and whether
+    its channel is, too; whether images past the last have to be left out."""
 
     tile: tuple[str, ...]
     consumer_tile: tuple[str, ...]

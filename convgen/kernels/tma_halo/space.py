@@ -38,7 +38,7 @@ def demands(layout: Layout) -> dict[str, Any]:
 
 
 def parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Part[Layout]]:
-    """Configurations that go with fixed options; where none of them runs, the first of what the options ask for."""
+    """Configurations that agree with fixed options; if none of them runs, the first that the options ask for."""
     yield from _parts(problem, target, fixed)
     if not any(True for part in _parts(problem, target, fixed) for _ in part.layouts):
         yield Part(0.0, [_asked_for(problem, target, fixed)])
@@ -61,8 +61,7 @@ def _folds(problem: ConvProblem) -> tuple[int, ...]:
 
 
 def _packs(problem: ConvProblem) -> tuple[int, ...]:
-    """Groups to a pack: in packs that are all alike, where there are some; where these are wide, or there are none, as
-    they are, too."""
+    """Groups per pack: numbers that make equal packs; if these are wide, or there are none, also unpacked."""
     forward = assignment(problem).problem
     whole = prepare.group_packs(forward) or prepare.group_packs(forward, fewer=True)
     if whole and whole[0] * forward.c_per_group <= prepare.WIDEST_PACK:
@@ -89,7 +88,7 @@ def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
 
 
 def _tiles(given: ConvProblem, target: Target, options: Options, pack: int, fold: int) -> Iterator[Part[Layout]]:
-    """Tiles that go with options, in packs of so many groups."""
+    """Tiles that agree with options, in packs of so many groups."""
     root = layout_of(given, target, _plainest(pack, fold)).knowing("windows", "group")
     problem, lays_out = root.read, pack > 1 or fold > 1
 
@@ -151,7 +150,7 @@ def _layouts(
 
 
 def _least(tile: Layout, strips: Iterable[Strip], stages: int, ahead: Iterable[int]) -> float:
-    """Microseconds that a tile does not go below in any of the strips, with at most so many stages, and one of these
+    """A lower bound in microseconds for a tile in any of the strips, with at most so many stages, and one of these
     numbers of boxes of filters ahead: its time with the smallest halo tile, which holds at least its pixels."""
     pixels, (_, h, w) = tile.config.tile_m, tile.windows
     counts = [int(strip.lines) * -(-int(strip.line) // pixels) for strip in strips]

@@ -63,7 +63,7 @@ def illegal(layout: Layout) -> list[Obstacle]:
 
 
 def _consumers(layout: Layout) -> Obstacles:
-    """How consumers share a tile, and the registers that it takes them."""
+    """Obstacles to how consumers divide a tile, and to the registers that they need."""
     config, found = layout.config, Obstacles()
     no = found.no
     pingpong = config.schedule == "pingpong"
@@ -99,7 +99,7 @@ def _consumers(layout: Layout) -> Obstacles:
 
 
 def _images(layout: Layout) -> Obstacles:
-    """Pixels that are summed at once are of one image, where each has sums of its own."""
+    """Pixels that are summed at once must belong to one image if each image has its own sums."""
     problem, summed, found = layout.gemm.problem, layout.partial_pixels, Obstacles()
     of_images = any(t.dims == OF_IMAGES for t in problem.sums)
     if of_images and summed % PIXELS == 0 and (pixels := image_pixels(problem)) % summed:
@@ -243,7 +243,7 @@ def _shared_memory(layout: Layout) -> Obstacles:
 
 
 def _columns_of_b(layout: Layout) -> Obstacles:
-    """Where B's columns are contiguous, TMA brings them 64 at a time, of which wgmma may leave the last ones out."""
+    """If B's columns are contiguous, TMA loads them 64 at a time, and wgmma may leave out the last ones."""
     config, found = layout.config, Obstacles()
     share = COLUMNS_BOX * config.cluster
     if layout.gemm.b_columns and config.shared == "b" and config.tile_n % share:

@@ -86,7 +86,7 @@ def _loading(aligned: float, rows: float, k: int, pitch: int, r: Rates) -> float
 
 
 def _filled_up(seams: float, together: float, writes: int, r: Rates) -> float:
-    """Of so many bytes for what tiles fill together, those that cost: of small results L2 keeps the rest, and of blocks
+    """How many bytes of lines that tiles fill together cost time: L2 keeps the rest for small results, and for blocks
     that stay together."""
     lost = min(max((together - r.cluster_kept) / (r.cluster_lost - r.cluster_kept), 0.0), 1.0)
     return seams * max(1 - r.seam_kept / writes, 0.0) * lost

@@ -37,8 +37,8 @@ def demands(layout: Layout) -> dict[str, Any]:
 
 
 def least(layout: Layout, k_blocks: int, blocks: Iterable[int]) -> float:
-    """Microseconds that the layout does not go below outside of clusters and streams, with at most so many k blocks of
-    a stage, and one of these numbers of blocks: its time with as many stages as there may be, and without what takes
+    """A lower bound in microseconds for the layout outside of clusters and streams, with at most so many k blocks of a
+    stage, and one of these numbers of blocks: its time with as many stages as there may be, and without what takes
     longer to find out."""
     config, g = layout.config, layout.gemm
     stages = layout.target.shared_limit(1) * config.k_blocks // layout.stage

@@ -24,8 +24,8 @@ STAGES_BESIDE = 4
 
 
 def epi_tile_shape(layout: Layout) -> tuple[int, int]:
-    """Pixels and channels of an epilogue tile, of which a consumer has two: 64 pixels by so many channels, or up to 64
-    pixels by 64 channels."""
+    """Pixels and channels of an epilogue tile; each consumer has two: 64 pixels by so many channels, or up to 64 pixels
+    by 64 channels."""
     columns = layout.config.columns // layout.config.split_k
     if layout.config.swap_ab:
         return max(d for d in (16, 32, 48, 64) if columns % d == 0 or d == 16), 64
@@ -48,7 +48,7 @@ def _stores_whole_pixels(layout: Layout) -> bool:
 
 
 def _have_room(layout: Layout, channels: int, stages: int) -> bool:
-    """Whether epilogue tiles of so many channels have room beside so many stages."""
+    """Whether epilogue tiles of so many channels fit beside so many stages."""
     others = stages * layout.stage + layout.resident_bytes + 3 * hopper.SWIZZLE_ALIGNMENT
     return _bytes(layout, channels) + others <= layout.target.shared_limit(layout.config.blocks)
 

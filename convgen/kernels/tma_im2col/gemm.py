@@ -69,8 +69,8 @@ class Gemm:
 
     @cached_property
     def own_zeros(self) -> bool:
-        """Whether A meets zeros that are not in the filter, which make NaNs of its infinities: between packed groups,
-        or behind a group's channels, where those of the next one follow in x."""
+        """Whether A is multiplied by extra zeros, which turn its infinities into NaNs: between packed groups, or after
+        a group's channels, if the next group's follow in x."""
         return self.group_pack > 1 or (self.group is not None and self.channels % LEAST_BOX > 0)
 
     @cached_property

@@ -49,8 +49,8 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     dynamic = base.ANY_SIZES
 
     def adds_up(self, problem: ConvProblem, fixed: Options) -> tuple[str, ...]:
-        """Sums of channels, of all images or of each, where C leaves in epilogue tiles of pixels: what a warp adds up
-        makes a row."""
+        """Sums of channels, over all images or each, if C is stored in epilogue tiles of pixels: each warp computes a
+        row."""
         if not assignment.served(problem):
             return ()
         assigned = assignment.assignment(problem)

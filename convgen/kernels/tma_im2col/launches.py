@@ -1,4 +1,4 @@
-"""The launches of tma_im2col: what prepares its operands, the product, and where tiles are shared, their finish."""
+"""The launches of tma_im2col: preparing its operands, the product, and finishing tiles that blocks share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PARTIALS = Param("partials", "pointer", "workspace.partials")
 
 
 def _assigned(layout: Layout, params: list[Param]) -> tuple[Param, ...]:
-    """Parameters over the tensors of the given problem, or over what was prepared of them."""
+    """Parameters for the tensors of the given problem, or for their prepared copies."""
     return layout.gemm.assigned.params(layout.gemm.prepared.params(params))
 
 

@@ -145,8 +145,8 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def epi_tile_shape(self) -> tuple[int, int]:
-        """Pixels and channels of an epilogue tile, of which a consumer has two: 64 pixels by so many channels, or up to
-        64 pixels by 64 channels."""
+        """Pixels and channels of an epilogue tile; each consumer has two: 64 pixels by so many channels, or up to 64
+        pixels by 64 channels."""
         return epi_tile_shape(self)
 
     @property
@@ -184,7 +184,7 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def leaving(self) -> tuple[EpilogueTile, ...]:
-        """The further results that leave as C does, in epilogue tiles behind its own."""
+        """The further results that are stored as C is, in epilogue tiles after its own."""
         g = self.gemm
         if not g.store_vector or not g.problem.elementwise:
             return ()
@@ -219,7 +219,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def sum_registers(self) -> int:
-        """Registers for what is summed over pixels."""
+        """Registers for sums over pixels."""
         sums, phases = self.gemm.problem.sums, self.gemm.phases
         if not sums:
             return 0
@@ -299,7 +299,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def sums_in_place(self) -> bool:
-        """Whether these sums take the stages' place, when all products are made: where there is no room beside them."""
+        """Whether these sums overlay the stages once all products are made, because they do not fit beside them."""
         room = self.target.shared_limit(self.config.blocks) - self._without_sums
         return room < self.split_sums <= self.config.stages * self.stage
 

@@ -80,7 +80,7 @@ def _extents(layout: Layout) -> dict[str, int]:
 
 
 def walk_names(layout: Layout, constants: Constants) -> Names:
-    """Names of what the number of a phase's pixel is divided by."""
+    """The names of the divisors of a phase's pixel number."""
     extents = _extents(layout)
     return constants.of_index(tuple(extents), extents.__getitem__, walk_name)
 

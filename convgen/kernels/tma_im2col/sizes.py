@@ -1,4 +1,4 @@
-"""Sizes that a call decides, in tma_im2col: where it takes them, and how far they may go.
+"""Sizes that a call decides, in tma_im2col: where they occur, and how large they may be.
 
 Their places are few: the tensor maps of x and of what lies as y does, the number of tiles, and the pixel at which a
 tile's windows begin.  TMA does the rest, so everything shaped like y has to leave and arrive by it.

@@ -194,7 +194,7 @@ def _start(layout: Layout, m0: str, constants: Constants) -> list[tuple[str, str
 
 
 def _pointers(problem: ConvProblem) -> dict[str, str]:
-    """C types of what pointers point to, by their names."""
+    """The C types that pointers point to, by their names."""
     read = {"x": problem.x, "w": problem.w} | {f"operand_{t.name}": t for t in problem.operands}
     written = {"y": problem.y} | {f"result_{t.name}": t for t in problem.further}
     return {name: f"const {t.element.c_type}" for name, t in read.items()} | {
@@ -269,8 +269,8 @@ def _loads_from(layout: Layout) -> str:
 
 
 def _images_held(layout: Layout) -> str:
-    """How long threads hold the operands of images: for the k `loop` and what follows; where that leaves too few
-    registers, for the `tile` behind the loop, or for an `epi_tile`."""
+    """How long threads hold the operands of images: for the k `loop` and what follows; if that leaves too few
+    registers, for the `tile` after the loop, or for one `epi_tile`."""
     config, few = layout.config, layout.tile_images <= image_operands.MOST_IMAGES
     if (few or not config.swap_ab) and _loads_early(layout, layout.image_registers):
         return "loop"

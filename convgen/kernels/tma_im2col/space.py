@@ -155,8 +155,8 @@ def _neighbors(layout: Layout, operand: str) -> int:
 
 
 def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream_k: int) -> Iterator[Layout]:
-    """In a cluster, and with as many stages as fit, but no more than a tile has use for; where these leave no room for
-    sums of a split, with as many as fit beside sums, too."""
+    """Layouts in a cluster, with as many stages as fit, but no more than a tile can use; if these leave no room for the
+    sums of a split, also with as many as fit beside the sums."""
     c = layout.config
 
     # most searches ask for it as it came: no copy
@@ -191,7 +191,7 @@ def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream
 
 
 def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[tuple[Config, Iterable[Choice]]]:
-    """Tiles and what goes with each, the plainest first, with stages to be found; without a cluster that shares
+    """Tiles with their other options, the plainest first; stages are still open; without a cluster that shares
     operands, unless it keeps all of B."""
 
     values = partial(considered, fixed)
@@ -243,7 +243,8 @@ def _whole_b(g: Gemm, target: Target, fixed: Options, k: int, k_blocks: int, ord
 
 
 def _tile_shapes(g: Gemm, fixed: Options) -> Iterator[tuple[int, int, int, str, int]]:
-    """(m, n, consumers, schedule, swap_ab) that go with the options; where no row of SHAPES does, what they ask for."""
+    """(m, n, consumers, schedule, swap_ab) that agree with the options; if no row of SHAPES does, what the options ask
+    for."""
     for swap_ab in (0, 1):
         if fixed.get("swap_ab", swap_ab) != swap_ab:
             continue

@@ -1,5 +1,5 @@
-"""The launches of tma_wgrad: what prepares its factors, the product, and where sums are left over, their sum;
-before atomic sums, zeros."""
+"""The launches of tma_wgrad: preparing its factors, zeros before atomic sums, the product, and adding up sums that are
+left over."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def longer(layout: Layout) -> tuple[list[TmaAxis], list[TmaAxis]]:
 
 
 def a_map(layout: Layout) -> TensorMap:
-    """Boxes of a step's pixels by 64 channels: of y as the matrix [pixels, channels]; where rows are walked that are
-    longer than y's, in im2col mode, which brings zeros there."""
+    """Boxes of a step's pixels by 64 channels: of y as the matrix [pixels, channels]; if the walked rows are longer
+    than y's, in im2col mode, which fills in zeros there."""
     config, problem = layout.config, layout.gemm.problem
     y, rank = problem.y, problem.rank
     channels, span = y.extent("k"), A_SPAN * y.element.bytes

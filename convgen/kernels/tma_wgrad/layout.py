@@ -78,7 +78,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def n_tail(self) -> bool:
-        """Whether the last tile has boxes behind the last."""
+        """Whether the last tile has boxes past the end."""
         return self.boxes % self.tile_boxes != 0
 
     @property
@@ -109,7 +109,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def c_tail(self) -> bool:
-        """Whether a tap's last block has channels behind the last."""
+        """Whether a tap's last block has channels past the end."""
         return self.gemm.channels % self.config.span != 0
 
     @property
@@ -127,7 +127,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def parts(self) -> int:
-        """Parts of so many columns that a consumer has."""
+        """Parts of a consumer's columns, of so many columns each."""
         return self.config.own_columns // self.part_columns
 
     @property
@@ -181,13 +181,13 @@ class Layout(GradientLayout[Config]):
 
     @property
     def phases(self) -> int:
-        """Boxes that TMA brings for one here: pixels whose places have the same remainder by the stride."""
+        """Boxes that TMA loads for one here, each of pixels whose positions are equal modulo the stride."""
         h, w = self.windows
         return len(h.phases) * len(w.phases)
 
     @cached_property
     def reach(self) -> int:
-        """Pixels of a box of x behind those of the step."""
+        """Pixels of a box of x beyond those of the step."""
         h, w = self.windows
         return h.reach() * self.row_pixels + w.reach()
 
@@ -288,7 +288,7 @@ class Layout(GradientLayout[Config]):
 
     @cached_property
     def bytes_alike(self) -> float:
-        """Of both factors, each as often as the tiles that read it at once, of which a cluster is one, double."""
+        """Bytes of both factors, each per doubling of the tiles that read it at once; a cluster counts as one."""
         problem, c = self.problem, self.config
         readers = (("a", problem.y, self.n_tiles), ("b", problem.x, self.m_tiles))
         apart = ((t, tiles / (c.cluster if operand == c.shared else 1)) for operand, t, tiles in readers)

@@ -77,7 +77,7 @@ def source(plan: Plan, layout: Layout) -> str:
 
 
 def _apart(layout: Layout) -> tuple[str, ...]:
-    """The filter's axes whose taps are loads of their own."""
+    """The filter's axes whose taps are loaded separately."""
     filter = layout.gemm.problem.spatial.filter
     return filter[: len(filter) - layout.shared_axes]
 
@@ -101,8 +101,8 @@ def _tap_offsets(layout: Layout, constants: Constants) -> list[TapOffset]:
 
 
 def _phase_offsets(layout: Layout) -> list[str]:
-    """C text of what is added to where a load of x begins along the axes whose taps share it, innermost first: a
-    phase's offset."""
+    """C text of a phase's offset, added to the start of a load of x along the axes whose taps share it, innermost
+    first."""
     h, w = (len(axis.phases) for axis in layout.windows)
     offsets = {
         "w": f"phase % {w}" if h > 1 and w > 1 else "phase" if w > 1 else "0",
@@ -156,8 +156,8 @@ def _part_place(layout: Layout, constants: Constants) -> list[str]:
 
 @dataclass(frozen=True)
 class Tests:
-    """C text of the conditions on which sums are elements of w, empty where all are: a row's; those of a sum that is
-    looked at, of neighbors that are stored at once, of each of two."""
+    """C text of the conditions under which sums are elements of w, empty if all are: for a row; for a sum that is
+    checked; for neighbors that are stored at once; for each of two."""
 
     row: str
     sum: str
@@ -190,8 +190,8 @@ def _tests(layout: Layout) -> Tests:
 
 
 def _place(layout: Layout) -> list[str]:
-    """Lines that find a block's tile, the first of its boxes and of y's channels.  Neighbors in a cluster have the
-    operand in common that it shares."""
+    """Lines that find a block's tile, and the first of its boxes and of y's channels.  Neighbors in a cluster have the
+    shared operand in common."""
     split, packs = layout.config.split_k, layout.gemm.packs > 1
     tile = f"blockIdx.x / {split}" if split > 1 else "int(blockIdx.x)"
     inner, outer = ("n_tiles", "m_tiles") if layout.config.shared == "a" else ("m_tiles", "n_tiles")
@@ -205,7 +205,7 @@ def _place(layout: Layout) -> list[str]:
 
 
 def _start(layout: Layout, constants: Constants) -> dict[str, str]:
-    """C text of where a step's walks begin, of its first `pixel`: x's coordinates, and y's where it is walked, too."""
+    """C text of where a step's walks begin, from its first `pixel`: x's coordinates, and y's if it is walked, too."""
     problem, sp = layout.gemm.problem, layout.gemm.problem.spatial
     walked = dict(zip(sp.output, layout.gemm.walked(layout.shared_axes), strict=True))
     pixel = variable("pixel", layout.pixels)

@@ -64,8 +64,8 @@ def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
 
 
 def _packs(problem: ConvProblem) -> list[int]:
-    """Groups to a pack: as they are, where a group fills a tile, else as many as fill a box, and as many of these as
-    make packs that are all alike."""
+    """Groups per pack: one if a group fills a tile; else as many as fill a box, and as many of these as make equal
+    packs."""
     fitting = [p for p in range(1, problem.groups + 1) if not pack_fault(problem, p)]
     most = max(PACKED // max(problem.c_per_group, problem.k_per_group), fitting[0])
     full = max(p for p in fitting if p <= most)

@@ -11,7 +11,7 @@ from convgen.kernels.config import Field
 
 @dataclass(frozen=True)
 class Config(config.Config):
-    """The transforms, and what multiplies what they make."""
+    """The transforms, and the kernel that multiplies their results."""
 
     tile: Annotated[int, Field("outputs of a tile along an axis: 2 for F(2x2, 3x3), 4 for F(4x4, 3x3)", (2, 4))]
     product: Annotated[

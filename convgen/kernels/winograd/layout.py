@@ -81,7 +81,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def made_by(self) -> base.Layout:
-        """The fastest of these."""
+        """The fastest kernel for the products."""
         found = self.product.best
         assert found is not None, "obstacles are asked for first"
         return found.layout

@@ -19,8 +19,7 @@ BUFFERS = {"x": V, "w": U, "y": M}
 
 @dataclass(frozen=True)
 class Transform:
-    """A device function that transforms the values of these names along an axis, in place, to one a row: C text of a
-    row each."""
+    """A device function that transforms the named values along an axis, in place: C text for each row of the matrix."""
 
     name: str
     formula: str
@@ -40,7 +39,7 @@ def steps(layout: Layout) -> tuple[tuple[Launch, ...], tuple[Workspace, ...]]:
 
 
 def source(plan: Plan, layout: Layout) -> str:
-    """The CUDA source: the kernel of the products, and behind it the transforms."""
+    """The CUDA source: the kernel for the products, followed by the transforms."""
     f = transforms(layout.config.tile)
     text = (
         environment()

@@ -154,7 +154,7 @@ def _points(layout: Layout, name: str, dims: tuple[str, ...], last: tuple[int, .
 
 
 def _tile(scope: Scope, layout: Layout, channel: str, channels: int, run: int) -> Tile:
-    """Names what a thread's tile is told by; neighboring threads have neighboring channels."""
+    """Names the coordinates of a thread's tile; neighboring threads have neighboring channels."""
     chunks = channels // run
     index = scope.declare("index", layout.tile_count * chunks)
     extents = {"tile": layout.tile_count, channel: chunks}

@@ -22,9 +22,9 @@ LONGEST_STRIP = 252
 class Config(RingConfig):
     """Two consumer warpgroups of 128 outputs by `tile_n` channels each, in strips of `strip` output columns.
 
-    `pingpong` consumers take whole tiles in turn, each with a ring of its own of `stages` halo tiles; `cooperative`
-    ones split a tile's outputs and share a ring, and the filters that stream.  The blocks of a `cluster` take
-    neighboring tiles of the same output channels, and each loads a slice of a filter row for all of them."""
+    `pingpong` consumers take whole tiles in turn, each with its own ring of `stages` halo tiles; `cooperative` ones
+    split a tile's outputs and share a ring, and the filters that stream.  The blocks of a `cluster` take neighboring
+    tiles of the same output channels, and each loads a slice of a filter row for all of them."""
 
     form: Annotated[str, Field("fused: F(2, 3) along rows, in one kernel after the filters' transform", ("fused",))]
     strip: Annotated[int, Field("output columns per strip", range(QUAD, LONGEST_STRIP + 1, QUAD))]
