@@ -24,7 +24,7 @@ BRANCH, SUM = "branch", "g"
 
 @dataclass(frozen=True)
 class Gradients:
-    """The two gradients of a layer, what is to be known of them, and the target that its spec names, if any."""
+    """The two gradients of a layer, notes on them, and the target that its spec names, if any."""
 
     dgrad: ConvProblem
     wgrad: ConvProblem
@@ -65,8 +65,8 @@ def spec(source: Spec, only: str | None = None, after: str | None = None, branch
 
 
 def _checked(text: str, name: str) -> str:
-    """The same text, which is a spec that the compiler takes.  Raises Underivable where it is none: of numbers that are
-    too large, or of names that are taken."""
+    """Returns the text if the compiler accepts it as a spec.  Raises Underivable otherwise: numbers are too large, or
+    names are taken."""
     try:
         driver.load(Spec(text))
     except SpecError as e:

@@ -52,8 +52,8 @@ class Cache:
         self.enabled = found is not None and not cache_is_off()
 
     def get(self, key: str) -> dict[str, bytes] | None:
-        """The files of an entry by name; None where there is none, it is corrupt (it is removed) or others may
-        have written it."""
+        """The files of an entry by name; None if it is missing, corrupt (it is then removed) or others may have written
+        it."""
         entry = self._entry(key)
         if not self.enabled or not os.path.isdir(entry) or not self._trusts(self.root, entry.parent, entry):
             return None
@@ -105,7 +105,8 @@ class Cache:
         return len(sizes), sum(sizes)
 
     def clear(self) -> int:
-        """Removes every entry and nothing else: the user's files may be there, too.  How many it could not remove."""
+        """Removes every entry and nothing else: the user's files may be there, too.  Returns how many it could not
+        remove."""
         return sum(not self._discard(entry) for entry in self._entries())
 
     def _entry(self, key: str) -> Path:
@@ -178,7 +179,7 @@ class Cache:
 
 
 def _distrust(folder: Path) -> str:
-    """Why others may have written what is in a folder; empty where they cannot have."""
+    """Why others may have written a folder's contents; empty if they cannot have."""
     try:
         found, link = folder.stat(), folder.lstat()
     except OSError:  # not there, or not to be read: using it says so

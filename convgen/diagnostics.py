@@ -130,7 +130,7 @@ class ConvgenError(Exception):
     exit_code = 1
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the message, for what is to do is in there, and not in the code that found it."""
+        """A notebook's view: only the message, which says what to do; the code that found the error does not."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -215,7 +215,7 @@ def _parts(diagnostics: Iterable[Diagnostic], text: str, path: str) -> Iterator[
 
 
 def _excerpt(line: str, span: Span) -> tuple[str, str]:
-    """What is shown of a source line, and the carets under the span's part of it."""
+    """An excerpt of a source line, and the carets under the span's part of it."""
     start = min(span.column - 1, len(line))
     end = len(line) if span.end_line > span.line else min(span.end_column - 1, len(line))
     first = 0 if len(line) <= _WIDTH else max(0, min(start - _WIDTH // 4, len(line) - _WIDTH))
@@ -326,7 +326,7 @@ class Report:
 
     @property
     def warnings(self) -> tuple[tuple[Span, str], ...]:
-        """What is said of a file that has no errors: places and messages."""
+        """The warnings about a file that has no errors: places and messages."""
         return tuple(self._renamed)
 
     def error(self, code: str, message: str, span: Span | None = None, hint: str | None = None) -> None:
@@ -334,7 +334,8 @@ class Report:
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """In the order of the text; those without a place first.  Of words that do not fit nothing else is said."""
+        """The diagnostics in the order of the text, those without a place first.  Words that do not fit get only
+        one."""
         faults = [d.span for d in self._found if d.span and d.code in _SYNTAX]
         found = [
             d for d in self._found

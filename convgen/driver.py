@@ -37,7 +37,7 @@ PASSES: dict[str, str] = {"load": "request", "choose": "choice", "plan": "plan",
 
 
 class Compilation:
-    """One convolution of a spec on its way through the passes."""
+    """One convolution of a spec as it goes through the passes."""
 
     def __init__(self, spec: Spec, request: Request) -> None:
         self.spec, self.request = spec, request
@@ -50,23 +50,23 @@ class Compilation:
 
     @cached_property
     def target(self) -> Target:
-        """What the command line or the spec names, else the GPU at hand, else the default."""
+        """The target that the command line or the spec names, else the GPU at hand, else the default."""
         name = self.spec.target or self.request.target
         return known_target(name) if name else target_at_hand()
 
     @property
     def strategy(self) -> str:
-        """What the command line or the spec names, else auto."""
+        """The strategy that the command line or the spec names, else auto."""
         return self.spec.strategy or self.request.strategy
 
     @property
     def options(self) -> Mapping[str, int | str]:
-        """The spec's, as far as they are the strategy's."""
+        """Those of the spec's options that the strategy has."""
         return self.request.options if self.strategy == self.request.strategy else {}
 
     @property
     def gpu(self) -> str | None:
-        """The name of the GPU at hand, where the kernel can run on it: what was tuned there is taken first."""
+        """The name of the GPU at hand, if the kernel can run on it: its tuned choices come first."""
         from convgen.runtime.launch import gpu_at_hand
 
         found = gpu_at_hand()

@@ -226,7 +226,7 @@ def _names(problem: ConvProblem, access: Access) -> Iterator[str]:
 
 
 def _conditions(symbolic: IndexMap, literal: IndexMap, simple: IndexMap, role: str) -> Iterator[Formula]:
-    """The conditions of an access: comparisons of coordinates that are formulas of their own."""
+    """The conditions of an access: comparisons of coordinates, as separate formulas."""
     left = {b.dim: b for b in simple.accesses[role].bounds}
     for b in symbolic.accesses[role].bounds:
         sides = _sides(left[b.dim], literal.ranges) if b.dim in left else []

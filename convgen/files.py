@@ -36,8 +36,7 @@ def check_folder(folder: Path, hint: str) -> None:
 
 
 def _check_holds(folder: Path, path: Path, is_there: bool = False, hint: str = "") -> None:
-    """Raises UsageError, with the hint, where no file that is not there yet can be created in a folder, for what is
-    asked for as `path`."""
+    """Raises UsageError, with the hint, if no new file can be created in a folder, for the requested `path`."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: is not a folder{hint}")
     if not is_there and not os.access(folder, os.W_OK | os.X_OK):
@@ -66,7 +65,7 @@ def _is_spec(path: Path, hint: str = "") -> UsageError:
 
 
 def _nearest(path: Path) -> Path:
-    """What is there, of the folders that a path lies in; maybe a file, or a link to nothing."""
+    """The nearest existing folder above a path; perhaps a file, or a dangling link."""
     return next((p for p in path.parents if os.path.lexists(p)), Path())
 
 
@@ -115,7 +114,7 @@ def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = T
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether what is written goes elsewhere: a device, a pipe, a socket."""
+    """Whether writing to it creates no file: a device, a pipe, a socket."""
     with suppress(OSError, ValueError):
         mode = os.stat(path).st_mode
         return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

@@ -141,7 +141,8 @@ def _check_axes(name: str, array: Array) -> None:
 
 
 def _channel_sums(array: Array) -> Array:
-    """Of an array (N, C, H, W): NumPy would sum elements of 16 bits in their own type, in which sums stop at 2048."""
+    """Sums an array (N, C, H, W) over all but C: NumPy would sum 16-bit elements in their own type, where sums stall at
+    2048."""
     import numpy as np
 
     if not isinstance(array.dtype, np.dtype):

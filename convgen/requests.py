@@ -70,7 +70,7 @@ def compile_all(spec: Spec, progress: Callable[[str], None] | None = None) -> di
 
 
 def _recall(cache: Cache, key: str) -> list[list[Artifact]] | None:
-    """What a request gave the last time; None where the cache does not have all of it."""
+    """The earlier answer to a request; None if the cache does not have all of it."""
     from convgen.runtime import artifacts
 
     entry = cache.get(key)
@@ -82,8 +82,8 @@ def _recall(cache: Cache, key: str) -> list[list[Artifact]] | None:
 
 
 def request_key(spec: Spec, **more: object) -> str:
-    """Of everything that decides what is made of a spec, the GPU included.  Raises SpecError where a value for a `let`
-    is none, and has no place in a key."""
+    """A key of everything that decides the result of a spec, including the GPU.  Raises SpecError if a value for a
+    `let` is not a number, and so has no place in a key."""
     from convgen.frontend.sizes import MAX_VALUE
     from convgen.runtime import artifacts
     from convgen.runtime.launch import gpu_at_hand

@@ -184,7 +184,7 @@ def known_images(images: Iterable[int]) -> tuple[int, ...]:
 
 
 def unknown(kind: str, name: object, known: Iterable[str], hint: str | None = None) -> str:
-    """What is said of a name that is none of the known ones; by default the hint is one that is close, or all."""
+    """The message about an unknown name; by default, the hint is a similar known name, or all of them."""
     known = list(known)
     hint = hint or did_you_mean(str(name), known) or f"choose from {', '.join(known)}"
     said = repr(name)

@@ -14,7 +14,7 @@ _taking_turns = threading.Lock()
 
 @contextmanager
 def turn(key: Hashable) -> Iterator[None]:
-    """One thread at a time, of those that ask for a key: the others wait, and then find what it made."""
+    """Lets one thread per key in at a time: the others wait, and then find its result."""
     with _taking_turns:
         own = _turns.setdefault(key, threading.Lock())
     with own:

@@ -1,4 +1,4 @@
-"""What convgen is measured against, through PyTorch: cuDNN on channels_last tensors, and cuBLAS's GEMM.
+"""The baselines, run through PyTorch: cuDNN on channels_last tensors, and cuBLAS's GEMM.
 
 PyTorch keeps cuDNN's tuned choices for each thread, so that a new thread tunes anew.  A convolution is
 captured in several threads, and the best counts, as cuDNN's choice moves small layers by up to 40%.
@@ -51,7 +51,7 @@ def convolution_bias_relu(problem: ConvProblem, backend: TorchBackend) -> list[C
 
 @dataclass(frozen=True)
 class Launches:
-    """What is timed: `run(i)` on buffer set i.  Results stay alive for a round, so that they rotate too."""
+    """The launches to time: `run(i)` on buffer set i.  Results stay alive for a round, so that they rotate too."""
 
     call: Callable[[int], Array]
     results: list[Array]
@@ -65,7 +65,7 @@ class Launches:
 
 
 def _tuned_anew(make: Callable[[], Launches], backend: TorchBackend) -> list[Captured]:
-    """Graphs of several threads, each of which makes cuDNN choose anew."""
+    """Graphs captured in several threads, each of which makes cuDNN choose anew."""
     try:
         launches = make()
         flags = backend.torch.backends.cudnn.flags
@@ -233,7 +233,7 @@ def capture_gemm(shape: GemmShape, dtype: str, backend: TorchBackend) -> Capture
 
 @dataclass(frozen=True)
 class Peaks:
-    """What the GPU does at best, measured: TFLOP/s of a large GEMM, GB/s of a large copy (read and write)."""
+    """The GPU's measured peak rates: TFLOP/s of a large GEMM, GB/s of a large copy (read and write)."""
 
     tflops: float
     gb_per_s: float

@@ -71,7 +71,7 @@ def build(job: Job) -> Artifact | Failure:
 
 @dataclass(frozen=True)
 class _Asked(Generic[Result]):
-    """What a pool was asked for."""
+    """A request to a pool."""
 
     pool: Executor
     future: Future[Result]
@@ -91,8 +91,8 @@ class Builder:
         self._pool: Executor = ThreadPoolExecutor(self.workers) if threads else _processes(self.workers)
 
     def build_all(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Artifact | Failure]]:
-        """Each job with its kernel, in order.  `jobs` is read as far ahead as keeps the pool busy.  A job whose process
-        is killed is tried once more, alone."""
+        """Each job with its kernel, in order.  `jobs` is read far enough ahead to keep the pool busy.  A job whose
+        process is killed is tried once more, alone."""
         waiting: deque[tuple[Job, _Asked[Artifact | Failure]]] = deque()
         source = iter(jobs)
         try:
@@ -114,7 +114,7 @@ class Builder:
                 asked.future.cancel()
 
     def each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """What a function of a module gives for each item, in order."""
+        """The results of a module's function for each item, in order."""
         for item, asked in [(item, self._ask(function, item)) for item in items]:
             try:
                 found = asked.future.result()
@@ -138,7 +138,7 @@ class Builder:
             return _Asked(pool, pool.submit(function, item))
 
     def _renew(self, broken: Executor) -> Executor:
-        """The pool in place of one of which a process was killed, the same for all threads that meet that one."""
+        """The pool that replaces one of whose processes was killed: the same for all threads that used that one."""
         with self._renewing:
             if self._pool is broken:
                 broken.shutdown(wait=False)

@@ -118,7 +118,7 @@ def time_graph(run: Callable[[int], object], sets: int, backend: Backend, hopele
 
 
 def time_undisturbed(captured: Captured, backend: Backend) -> tuple[float, bool]:
-    """Microseconds a launch, and whether the GPU did nothing else meanwhile, as far as can be seen.
+    """Microseconds per launch, and whether the GPU did nothing else meanwhile, as far as we can tell.
 
     The least median of two rounds; of up to `MOST_ROUNDS` while other work on the GPU disturbs them.
     """
@@ -134,7 +134,7 @@ def time_undisturbed(captured: Captured, backend: Backend) -> tuple[float, bool]
 
 
 class TooLong(Exception):
-    """What was to be timed takes longer than the time that is there."""
+    """Timing would take longer than the time that is left."""
 
 
 def time_in_turn(entrants: Sequence[Sequence[Captured]], backend: Backend, seconds: float = math.inf) -> list[Timing]:
@@ -213,7 +213,7 @@ def _buffers(problem: ConvProblem, backend: Backend) -> Buffers:
 
 
 def _poisoned(problem: ConvProblem, backend: Backend) -> Array | tuple[Array, ...]:
-    """What a call takes as `out`."""
+    """A poisoned array to pass as `out`."""
     arrays = tuple(map(backend.poisoned, problem.results))
     return arrays if problem.further else arrays[0]
 
@@ -242,7 +242,7 @@ def check(kernel: Callable[..., object], problem: ConvProblem, backend: Backend)
 
 
 class Checker:
-    """Random data for a problem and what a right kernel makes of it, computed once for any number of kernels.
+    """Random data for a problem and the expected result, computed once for any number of kernels.
 
     Of a large result that is compared some images at a time, `ends` compares the first and the last of these parts.
     """
@@ -257,7 +257,7 @@ class Checker:
         self._expected: dict[str, list[tuple[ConvProblem, int, tuple[verify.Expectation, ...]]]] = {}  # by arithmetic
 
     def _parts(self, arithmetic: str) -> list[tuple[ConvProblem, int, tuple[verify.Expectation, ...]]]:
-        """Runs of images, the first image of each, and what is right there."""
+        """Runs of images: the first image of each, and its expected result."""
         if arithmetic not in self._expected:
             found = self._expected[arithmetic] = []
             parts = image_parts(self._problem)

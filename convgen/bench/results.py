@@ -1,4 +1,4 @@
-"""What a benchmark found: rows, their figures, summaries, and the JSON file that keeps them."""
+"""The results of a benchmark: rows, their figures, summaries, and the JSON file that keeps them."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def ratio(a: float | None, b: float | None) -> float | None:
 
 
 def geomean(values: Iterable[float | None]) -> float | None:
-    """Geometric mean of what is there; None of nothing."""
+    """The geometric mean of the values present; None if there are none."""
     logs = [math.log(v) for v in values if v]
     return math.exp(sum(logs) / len(logs)) if logs else None
 
@@ -189,7 +189,7 @@ _FOLDERS = re.compile(r"(^|=)(/(.*/)?(?=[^/])|[^=]*/(?=[^/]*\.json$))")
 
 
 def command() -> str:
-    """What was called, without this machine's folders, which tell nobody else anything."""
+    """The command line, without this machine's folders, which mean nothing elsewhere."""
     script, *words = sys.argv
     if Path(script).name == "__main__.py":  # python -m convgen
         script = Path(script).parent.name

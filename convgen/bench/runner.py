@@ -25,7 +25,7 @@ Build = Callable[[Iterable[Job]], Iterator[tuple[Job, Artifact | Failure]]]
 
 @dataclass(frozen=True)
 class Column:
-    """A kernel to measure: launched alone, or `chained`, each launch starting behind the one before it."""
+    """A kernel to measure: launched alone, or `chained`, each launch right after the previous one."""
 
     job: Job
     chained: bool = False
@@ -156,13 +156,13 @@ _CUDNN = {"conv": baselines.convolution, "conv+bias+relu": baselines.convolution
 
 
 def _work(problem: ConvProblem) -> str:
-    """What cuDNN computes beside a problem."""
+    """The work that cuDNN computes for a problem."""
     return "conv+bias+relu" if is_bias_relu(problem) else "conv"
 
 
 def alone(artifact: Artifact) -> Artifact:
-    """The kernel, begun by an ordinary launch that waits for all before it; further launches of its own plan stay as
-    they are."""
+    """The kernel with an ordinary first launch, which waits for everything before it; its plan's further launches stay
+    as they are."""
     first, *others = artifact.manifest.steps
     first = replace(first, dependent=False) if isinstance(first, Launch) else first
     return replace(artifact, manifest=replace(artifact.manifest, steps=(first, *others)))

@@ -140,7 +140,7 @@ def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
-    """What overrides a spec's choice of target and strategy."""
+    """Adds the options that override a spec's target and strategy."""
     parser.add_argument(
         "--target", type=_usage(lambda name: known_target(name).name), metavar="ARCH",
         help="GPU architecture, such as sm_90a (default: the spec's, else this machine's GPU, else sm_90a)",
@@ -218,7 +218,7 @@ def paths(arguments: argparse.Namespace) -> list[str]:
 
 
 def _leads_to(path: str) -> str:
-    """The file that a name leads to; the name itself of standard input, and of what is none."""
+    """The file that a name leads to; for standard input, and for anything that is not a file, the name itself."""
     try:
         return path if path == "-" else os.path.realpath(path)
     except (OSError, ValueError):

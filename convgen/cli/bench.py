@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _entry(name: str, compilation: driver.Compilation, arguments: argparse.Namespace, gpu: str) -> Entry:
-    """What to measure of a convolution: as its spec says, by other strategies, in a chain, and fused."""
+    """The measurements of a convolution: as its spec says, by other strategies, in a chain, and fused."""
     from convgen.bench.build import Job
     from convgen.bench.runner import Column, Entry, with_bias_relu
 
@@ -123,7 +123,7 @@ def _entry(name: str, compilation: driver.Compilation, arguments: argparse.Names
 
 
 def _tune(entries: list[Entry]) -> None:
-    """Has the database know the best candidates of whatever is to be measured."""
+    """Tunes whatever will be measured, so that the database knows its best candidates."""
     from convgen.tune import quick
 
     with console.spinner("tuning") as say:

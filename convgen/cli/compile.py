@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_dump(arguments: argparse.Namespace) -> None:
-    """Raises UsageError where a dump is asked for with files."""
+    """Raises UsageError if a dump is combined with output files."""
     for option, given in (("-o", arguments.folder), ("--emit", arguments.emit)):
         if given is not None:
             raise driver.UsageError(f"--dump-after prints, and writes no files\nhint: leave out {option}")

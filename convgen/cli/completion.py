@@ -54,7 +54,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _describe(action: argparse.Action) -> None:
-    """What a shell offers as an argument's value, by what its help calls it."""
+    """The values that a shell offers for an argument, by its name in the help text."""
     import shtab
 
     if action.metavar in ("SPEC", "FILE", "PLOT"):

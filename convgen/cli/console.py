@@ -25,7 +25,7 @@ class Advance(Protocol):
 
 
 def prepare() -> None:
-    """What a terminal cannot show is escaped, not an error."""
+    """Makes output escape characters that a terminal cannot show, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):  # closed, or not a text file
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -89,7 +89,7 @@ def diagnose(error: SpecError, stream: TextIO) -> None:
 
 
 def show(report: object) -> None:
-    """What knows its own text, and its own colors by rich.  Raises as `write` does."""
+    """Shows an object that knows its own text, and its colors by rich.  Raises as `write` does."""
     if is_terminal(sys.stdout):
         _rich(sys.stdout).print(report)
     else:
@@ -114,7 +114,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 @contextmanager
 def gpu_needed(hint: str) -> Iterator[None]:
-    """What a GPU is needed for; the hint is for who has none, or no CuPy."""
+    """The error that a GPU is needed for something; its hint is for users without one, or without CuPy."""
     from convgen.runtime.errors import NoCupy, NoGpu
 
     try:
@@ -145,7 +145,7 @@ def spinner(what: str) -> Iterator[Callable[[str], None]]:
 
 
 class _Status:
-    """What a spinner says, from when it is started until it is stopped."""
+    """The message of a spinner, from its start until it is stopped."""
 
     def __init__(self, text: str) -> None:
         self._text, self._ended = text, False

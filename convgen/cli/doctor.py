@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _verdict(compiles: bool, on_gpu: bool, emulated: bool) -> str:
-    """What kernels can be here."""
+    """Says which kernels can be run here."""
     if not (compiles or emulated):
         return "neither compiled nor run here"
     if not (on_gpu or emulated):

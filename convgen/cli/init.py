@@ -189,7 +189,7 @@ def _answers(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _completed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given, and in place of the others what goes with most of it."""
+    """The given answers; the others are filled in to fit most of them."""
     others = {q.name: q.read(q.default) for q in QUESTIONS if q.default is not None} | {"window": (1,)}
     rank = max((len(value) for value in given.values() if isinstance(value, tuple)), default=1)
     channels = given["groups"] or 1
@@ -200,7 +200,7 @@ def _completed(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ask(question: Question, given: Mapping[str, Any]) -> Any:
-    """A person's answer, which is asked for again where it is wrong, or impossible with what is given."""
+    """A person's answer; asks again if it is wrong, or impossible with the other answers."""
     default = f" [{question.default}]" if question.default else ""
     while True:
         try:

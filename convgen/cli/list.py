@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _what(word: str) -> str:
-    """Raises UsageError for a strategy, of which something else is asked."""
+    """Raises UsageError for a strategy where something else is expected."""
     from convgen.kernels import strategies
 
     if word in strategies.NAMES:

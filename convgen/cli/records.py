@@ -30,7 +30,7 @@ def _lines(label: str, value: Any, indent: int) -> Iterator[str]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value consists of, each with its label."""
+    """The parts of a value, each with its label."""
     if isinstance(value, ConvProblem):
         yield from (("", line) for line in str(value).splitlines())
     elif isinstance(value, Mapping):

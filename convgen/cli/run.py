@@ -230,7 +230,7 @@ def _warn_of_defines(asked: driver.Compilation) -> None:
 
 
 def _warn_if_other(run: driver.Compilation, compiled: driver.Compilation, hint: str, how: str = "") -> None:
-    """Says where what runs has another configuration than what `convgen compile` writes."""
+    """Warns if the kernel that runs has another configuration than `convgen compile` would write."""
     (mine, images), (theirs, all_) = (
         (f"{c.plan.strategy}, {c.plan.config}", c.request.problem.n) for c in (run, compiled)
     )

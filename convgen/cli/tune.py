@@ -215,7 +215,7 @@ def _export(known: list[Measurement], db_path: Path, path: Path) -> int:
 
 
 def _added(known: list[Measurement], held: list[Measurement]) -> list[Measurement]:
-    """What a file has after a database's measurements are added to those that it held."""
+    """A file's contents after a database's measurements are added to its own."""
     from convgen.planner import database
 
     choices: dict[tuple[str, str], Measurement] = {}
@@ -300,7 +300,7 @@ _MEASURING = {
 
 
 def _check_measuring(arguments: argparse.Namespace) -> None:
-    """Raises UsageError where something is to be measured in some way, and nothing is named that is to be."""
+    """Raises UsageError if options for measuring are given, but nothing to measure."""
     given = [flag for name, flag in _MEASURING.items() if getattr(arguments, name)]
     given += ["--budget"] * (arguments.budget < math.inf)
     if given and arguments.export and not (arguments.specs or arguments.suite):

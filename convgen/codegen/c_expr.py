@@ -25,7 +25,7 @@ INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 
 @dataclass(frozen=True)
 class Names:
-    """Names that stand for the numbers of an expression, and what hears of each that the text mentions.
+    """Names that stand for the numbers of an expression, and a callback for each name that the text mentions.
 
     A factor is a stride, or a few; so is a constant of a sum, a few of each.  What an index is divided by has a name by
     its value, what a remainder is taken of by that of the division before it, too: {(28, 14): ("P",)} for m / 28 % 14.
@@ -37,7 +37,7 @@ class Names:
     mention: Callable[[str], None] = lambda name: None
 
     def factors(self, number: int) -> list[str]:
-        """Names, and a small number before them, of which a number is the product; itself where there are none."""
+        """A number as a product of names and perhaps a small number; the number itself if there is no such product."""
         for stride in sorted(self.strides, reverse=True):
             times, rest = divmod(number, stride)
             if not rest and 1 <= times <= MOST_STRIDES:
@@ -59,7 +59,7 @@ class Names:
         return [*found, *([str(number)] if number else [])]
 
     def divisor(self, quotient: Expr) -> str:
-        """C text of a quotient's or a remainder's divisor; empty where it has no name."""
+        """C text of a quotient's or a remainder's divisor; empty if it has no name."""
         a, b = quotient.args
         if not isinstance(b, Integer):
             return ""

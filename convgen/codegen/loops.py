@@ -127,7 +127,7 @@ class _Region:
             return None
 
     def _only_value(self, loop: _Loop) -> int | None:
-        """The number that a loop's variable has, where it has but one."""
+        """The value of a loop's variable, if it takes only one."""
         first, end, step = (self._value(loop.header[part] or "1") for part in ("first", "end", "step"))
         if first is None or end is None or step is None or not 0 <= first < end <= first + step:
             return None
@@ -203,7 +203,7 @@ class _Region:
 
 
 def _declared(line: str) -> list[str]:
-    """Names that a line declares, and perhaps some more behind commas."""
+    """Names that a line declares, and perhaps some others that follow commas."""
     found = _DECLARATION.match(_code(line).lstrip())
     return [found["name"], *re.findall(r", [*&]*(\w+)(?=[ =\[,;])", line)] if found else []
 

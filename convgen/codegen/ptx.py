@@ -164,7 +164,7 @@ def _wgmma(values: Mapping[str, str]) -> Mapping[str, object]:
 
 
 def _box(values: Mapping[str, str]) -> Mapping[str, object]:
-    """The coordinates of a box, what is behind them and, of im2col's, the offsets in between."""
+    """The coordinates of a box, the operands after them and, for im2col, the offsets in between."""
     rank = int(values["rank"])
     axes, behind = ["w", "h", "d"][: rank - 2], 3 + rank
     return {"n": rank, "axes": axes, "first_offset": behind, "blocks": {"tile": behind, "im2col": behind + len(axes)}}

@@ -1,4 +1,4 @@
-"""A name in C text replaced by a number, and the text made simpler where that leaves zeros and ones.
+"""Replaces a name in C text by a number, and simplifies the zeros and ones that result.
 
 With 0 for i, `acc[i], tile + i * 64` becomes `acc[0], tile`, and `step != 0 || i > 0` becomes `step != 0`.  Only what a
 reader would see at once goes: terms that vanish, factors of one, comparisons of two numbers.  Comments stay.

@@ -1,1 +1,1 @@
-"""What editors ask about a spec: diagnostics, meanings, completions, definitions; and a language server."""
+"""Answers to editors about a spec: diagnostics, hovers, completions, definitions; and a language server."""

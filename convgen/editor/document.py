@@ -37,7 +37,7 @@ _ROLE_OF = {keyword: role for role, keyword in SETTING_OF.items()}
 
 @dataclass(frozen=True)
 class Completion:
-    """A word that may stand at a place, and what it means."""
+    """A word that may be inserted at a position, and its meaning."""
 
     word: str
     meaning: str
@@ -52,7 +52,7 @@ class Document:
 
     @cached_property
     def tree(self) -> ast.Spec:
-        """What parses."""
+        """The syntax tree of the statements that parse."""
         return parse(self.text, Report())
 
     @cached_property
@@ -71,7 +71,7 @@ class Document:
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """What `convgen check` says, and names that are no longer the language's."""
+        """The diagnostics of `convgen check`, and warnings about former names."""
         return self._loaded[1]
 
     def _problems(self, conv: ast.Conv | None) -> list[ConvProblem]:
@@ -94,7 +94,7 @@ class Document:
     # --- meanings ---
 
     def hover(self, line: int, column: int) -> tuple[str, Span] | None:
-        """What a word means, as Markdown, and where it stands."""
+        """The meaning of a word, as Markdown, and its position."""
         word = self.word_at(line, column)
         if word is None:
             return None
@@ -103,7 +103,7 @@ class Document:
         return (text, span) if text else None
 
     def _meanings(self, word: Token, conv: ast.Conv | None) -> Iterator[str]:
-        """What a word may mean, the likeliest first."""
+        """The possible meanings of a word, the likeliest first."""
         before = self._before(word)
         context = _Context(self._words, before)
         problem = next(iter(self._problems(conv)), None)
@@ -180,7 +180,7 @@ class Document:
     # --- completions ---
 
     def completions(self, line: int, column: int) -> list[Completion]:
-        """What may stand at a place: nothing in a comment."""
+        """The words that may be inserted at a position; none in a comment."""
         if "#" in "".join(self.text.split("\n")[line - 1 : line])[: column - 1]:
             return []
         ahead = [w for w in self._words if w.type != END and _begin(span_of(w)) < (line, column)]
@@ -194,7 +194,7 @@ class Document:
         return [Completion(str(word), meaning) for word, meaning in found.items()]
 
     def _after(self, before: Token | None, context: _Context) -> dict[str, str] | None:
-        """What may follow a word; None where that is for the block to say."""
+        """The words that may follow a word; None if the block decides."""
         match before.type if before else "":
             case "STRATEGY":
                 return {"auto": "convgen chooses"} | {n: s.summary for n, s in strategies.STRATEGIES.items()}
@@ -224,7 +224,7 @@ class Document:
         return {let.name.text: "a size" for let in self.tree.lets}
 
     def _within(self, context: _Context, conv: ast.Conv | None) -> dict[str, str]:
-        """What may begin a statement of a block, or be part of an expression."""
+        """The words that may begin a statement of a block, or be part of an expression."""
         if context.in_dims:
             roles = [_ROLE_OF[context.setting]] if context.setting in _ROLE_OF else list(ROLE_DIMS)
             return {d: facts.DIMS[d] for role in roles for d in ROLE_DIMS[role]}
@@ -250,7 +250,7 @@ class Document:
 
 
 class _Context:
-    """What is open behind a word: braces, brackets, and what they belong to."""
+    """The braces and brackets that are open after a word, and what they belong to."""
 
     def __init__(self, words: list[Token], last: Token | None) -> None:
         self.depth = 0

@@ -1,4 +1,4 @@
-"""What words of the language mean, in a line each."""
+"""The meanings of the language's words, one line each."""
 
 from __future__ import annotations
 

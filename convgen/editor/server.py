@@ -60,7 +60,7 @@ def server() -> LanguageServer:
 
 
 def _answer(made: LanguageServer, document: Look) -> None:
-    """Registers what editors ask for."""
+    """Registers the handlers of editors' requests."""
 
     @made.feature(types.TEXT_DOCUMENT_HOVER)
     def hover(params: types.HoverParams) -> types.Hover | None:

@@ -79,7 +79,7 @@ def _run(
     workspaces: Sequence[Workspace],
     inputs: Collection[str],
 ) -> None:
-    """The steps one after another, on memory of their own."""
+    """Runs the steps one after another, in separate memory."""
     from convgen.emulator.native import Buffer
     from convgen.emulator.steps import fill, gemm
     from convgen.ir.plan import Fill, Launch

@@ -1,4 +1,4 @@
-"""What a source declares: PTX functions, whose text the emulator does not run, and the launches that it is made for.
+"""The declarations of a source: PTX functions, whose text the emulator does not run, and its launch bounds.
 
 The emulator gives each PTX function its meaning by name, so the text must be the catalog's.  A launch beyond what
 `__launch_bounds__` and `__cluster_dims__` say fails on a GPU.
@@ -52,8 +52,8 @@ def is_whole(source: str) -> bool:
 
 @lru_cache(maxsize=16)
 def instruction_findings(source: str) -> tuple[Finding, ...]:
-    """PTX functions whose text is not the catalog's, by the first line that differs, and those that are missing; what
-    a compiler for a GPU refuses, and one for this machine takes."""
+    """PTX functions whose text is not the catalog's, by the first line that differs, and missing ones: a compiler for a
+    GPU would refuse the source, but one for this machine does not."""
     found = [*_text_findings(source), *_shared_findings(source)]
     if is_whole(source):
         found += [*_missing_findings(source), *_host_findings(source)]
@@ -71,7 +71,7 @@ def _missing_findings(source: str) -> Iterator[Finding]:
 
 
 def _shared_findings(source: str) -> Iterator[Finding]:
-    """Static shared memory, of which the emulator would give each thread its own."""
+    """Static shared memory: the emulator would give each thread its own copy."""
     for at, text in enumerate(source.splitlines()):
         if re.search(r"\b__shared__\b", code := _COMMENT.sub("", text)) and not re.search(r"\bextern\b", code):
             message = (
@@ -116,7 +116,7 @@ def _code(text: str) -> dict[int, str]:
 
 @cache
 def _cataloged(name: str) -> tuple[str, ...] | None:
-    """The lines of a PTX function of the catalog; None where it has none of this name."""
+    """The lines of a PTX function of the catalog; None if it has none of this name."""
     from convgen.codegen import ptx
     from convgen.codegen.render import environment
 
@@ -126,8 +126,8 @@ def _cataloged(name: str) -> tuple[str, ...] | None:
 
 
 def bounds(source: str, entry: str) -> str:
-    """What a kernel is compiled for, in C++: threads a block at most (0: not said), blocks that share an SM (0: not
-    said), blocks a cluster along x, y and z."""
+    """A kernel's launch bounds, in C++: threads a block at most (0: not said), blocks that share an SM (0: not said),
+    blocks a cluster along x, y and z."""
     found = _declaration(source, entry)
     said = dict(re.findall(rf"__(launch_bounds|cluster_dims)__\(({_NESTED})\)", found[1])) if found else {}
     threads, _, blocks = said.get("launch_bounds", "0").partition(",")
@@ -140,7 +140,7 @@ def _declaration(source: str, entry: str) -> re.Match[str] | None:
 
 
 def _body(source: str, declaration: re.Match[str] | None) -> str:
-    """A kernel's text behind its declaration, up to the next one's."""
+    """A kernel's text after its declaration, up to the next one's."""
     behind = source[declaration.end() :] if declaration else ""
     return behind.partition("__global__")[0]
 
@@ -154,7 +154,8 @@ def _tensor_maps(source: str, declaration: re.Match[str] | None) -> list[str]:
 
 
 def launch_findings(step: Launch, grid: Sequence[int], declared: Sequence[int], source: str) -> Iterator[Finding]:
-    """Where a launch of so many blocks is none that the driver takes, or not one that its kernel is compiled for."""
+    """Findings about a launch of so many blocks that the driver would refuse, or that its kernel is not compiled
+    for."""
     threads, _, *cluster = declared
     found = _declaration(source, step.entry)
     line = source.count("\n", 0, found.start()) + 1 if found else 0

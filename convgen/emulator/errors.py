@@ -1,4 +1,4 @@
-"""What the emulator reports: findings about a kernel, and what it lacks itself."""
+"""The emulator's reports: findings about a kernel, and missing prerequisites."""
 
 from __future__ import annotations
 

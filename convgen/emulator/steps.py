@@ -31,7 +31,7 @@ class Trapped(EmulationError):
 
 @dataclass(frozen=True)
 class Emulation:
-    """What holds for every launch of one call of `emulate`."""
+    """The settings that hold for every launch of one call of `emulate`."""
 
     library: Path
     source: str

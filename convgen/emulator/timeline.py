@@ -1,4 +1,4 @@
-"""What happened in an emulation, with times: who waits for whom, and how long.
+"""The events of an emulation, with times: who waits for whom, and how long.
 
 The emulator knows an order of events and no durations.  Here each event gets a nominal one, in cycles of a
 multiprocessor, and times follow along the order (L. Lamport, "Time, Clocks, and the Ordering of Events in a Distributed
@@ -67,7 +67,7 @@ class Timeline:
 
     @cached_property
     def roles(self) -> dict[tuple[int, str], str]:
-        """What warps are there for, as far as they load or multiply."""
+        """The roles of warps, if they load or multiply."""
         found: dict[tuple[int, str], str] = {}
         for s in self.slices:
             if s.kind in ("load", "copy") and s.cause:

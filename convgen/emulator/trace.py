@@ -55,7 +55,7 @@ class _Events(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Launch:
-    """What happened in one launch: rows of `FIELDS`, and the generated source whose lines they name."""
+    """The events of one launch: rows of `FIELDS`, and the generated source whose lines they name."""
 
     entry: str
     source: str

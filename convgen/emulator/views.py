@@ -151,7 +151,7 @@ def _legend(drawn: Picture, line: Timeline) -> None:
 
 
 def _lanes(slices: Sequence[Slice]) -> list[int]:
-    """A lane for each slice of a track, so that those that overlap are beside one another."""
+    """A lane for each slice of a track, so that overlapping slices lie side by side."""
     free: list[float] = []
     found = []
     for s in slices:

@@ -162,7 +162,7 @@ class Build(Transformer_NonRecursive):
         return value.name
 
     def _compared(self, option: ast.Option) -> str:
-        """The group of which an option is the first, `tile m==64`, which is reported; or ""."""
+        """The group whose first option is written as a comparison, `tile m==64`, which is reported; or ""."""
         value = option.value
         if not (isinstance(value, ast.Binary) and value.op == "==" and isinstance(value.left, ast.Reference)):
             return ""

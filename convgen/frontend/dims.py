@@ -39,7 +39,7 @@ def dim_meant(word: str) -> tuple[str, str] | None:
 
 
 def rename_dims(role: str, tensor: ast.Tensor, report: Report) -> ast.Tensor:
-    """The tensor with the dims that its role has: one by another name is reported, and taken for what it means."""
+    """The tensor with its role's dims: one by another name is reported and replaced by the dim that it means."""
     own = {d.name.text for d in tensor.dims}
     dims = []
     for dim in tensor.dims:

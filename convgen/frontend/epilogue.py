@@ -227,7 +227,7 @@ def _each_once(setting: ast.EpilogueSetting, report: Report) -> None:
 
 
 def _other_function(name: str) -> str | None:
-    """What to write for an unknown function."""
+    """The hint for an unknown function."""
     if reason := habits.NO_FUNCTIONS.get(habits.plain(name)):
         return reason
     if expression := habits.FUNCTIONS.get(habits.plain(name)):

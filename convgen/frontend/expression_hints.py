@@ -1,5 +1,5 @@
-"""What people mean in a prologue or an epilogue that does not parse, a function each: a hint, or nothing where that is
-not it."""
+"""Guesses at what people mean in a prologue or an epilogue that does not parse: one function per guess gives a hint, or
+nothing if it does not apply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GELU_TANH = "gelu by its tanh approximation is `gelu_tanh(x)`"
 
 
 def is_juxtaposed(place: Place) -> bool:
-    """Whether the word before, which should be assigned, stands behind a value in its line: `relu acc`."""
+    """Whether the previous word, which should be assigned, follows a value in its line: `relu acc`."""
     if place.kinds != {"ASSIGN"} or len(place.braces) < 2 or place.at < 2 or place.before is None:
         return False
     earlier = place.words[place.at - 2]
@@ -98,7 +98,7 @@ def assignment(place: Place) -> str | None:
 
 
 def argument(place: Place) -> str | None:
-    """What is assigned inside of an expression: an argument by its name, a comparison, a second name."""
+    """Hints for an assignment inside an expression: an argument by its name, a comparison, a second name."""
     if not place.is_assigned_value:
         return None
     if place.at > 1 and (behind := place.words[place.at - 2]).type in wording.OPERATORS:
@@ -111,7 +111,7 @@ def argument(place: Place) -> str | None:
 
 
 def index(place: Place) -> str | None:
-    """What has brackets or commas in other languages."""
+    """Hints for brackets and commas that other languages use."""
     word, before, after = place.word, place.before, place.after
     if before is None or after is None or not place.in_epilogue:
         return None

@@ -40,7 +40,7 @@ def formatted(text: str, path: str = "<text>") -> str:
 
 @dataclass
 class _Line:
-    """Words of a line, set, and the comment behind them; a line of neither is blank."""
+    """The formatted words of a line, and the comment after them; a line without either is blank."""
 
     code: str = ""
     comment: str = ""
@@ -211,7 +211,7 @@ class _Lines:
         return self._square > 0 or (bool(self._blocks) and not in_epilogue)
 
     def _track(self, at: int, word: Token) -> None:
-        """What is open behind a word."""
+        """Tracks the brackets that are open after a word."""
         self._closed_spread = False
         if _position(word) in self._marks.statements:
             self._statement = word.type
@@ -234,14 +234,14 @@ class _Lines:
         return True
 
     def _end(self) -> None:
-        """Ends the line at hand, where it has anything."""
+        """Ends the current line, unless it is empty."""
         if self._line.code.strip() or self._line.comment:
             self._done.append(self._line)
         self._line = _Line()
 
 
 def _aligned(lines: list[_Line]) -> list[str]:
-    """Lines as text; comments behind the words of lines that follow one another start in one column."""
+    """Lines as text; trailing comments of consecutive lines start in the same column."""
     texts: list[str] = []
     run: list[_Line] = []
     for line in [*lines, _Line()]:

@@ -118,7 +118,7 @@ def _comment(place: Place) -> str | None:
 
 
 def _only_one(place: Place) -> str | None:
-    """A second target, or a second strategy, behind the first one: `target sm_90a sm_80`."""
+    """A second target, or a second strategy, after the first: `target sm_90a sm_80`."""
     first = place.words[place.at - 2].type if place.at > 1 else ""
     kinds = ("COMMA", "NAME") if first == "TARGET" else ("COMMA",)
     if place.begins_line or first not in ("TARGET", "STRATEGY") or place.word.type not in kinds:
@@ -167,7 +167,7 @@ def _undeclared(place: Place) -> str | None:
 
 
 def _statement(place: Place) -> str | None:
-    """What is neither a let nor a conv block, outside of both."""
+    """Hints for a statement outside of blocks that is neither a let nor a conv block."""
     word = place.word
     if "LET" not in place.kinds:
         return None
@@ -205,7 +205,7 @@ def _keyword(place: Place) -> str | None:
 
 
 def _nameless(place: Place) -> str:
-    """What a line that ends behind the word that declares something lacks."""
+    """The hint for a line that ends after the word that declares something."""
     before = str(place.before)
     if before == "let":
         return "write `let NAME = SIZE`"
@@ -236,7 +236,7 @@ def _assigned_setting(place: Place) -> str | None:
 
 
 def _slice(place: Place) -> str | None:
-    """A slice that is written behind the brackets, `[n, c=64] of 256`."""
+    """A slice that is written after the brackets, `[n, c=64] of 256`."""
     of = place.at if place.word == "of" else place.at - 1
     behind = place.words[of + 1] if of + 1 < len(place.words) else None
     if of < 1 or place.words[of] != "of" or place.words[of - 1].type != "RSQB" or behind is None:

@@ -93,7 +93,7 @@ class _Statement(Protocol):
 
 
 def _begins(statement: _Statement | None) -> tuple[int, int]:
-    """Where a statement does; behind the file where there is none."""
+    """Where a statement begins; the end of the file if there is none."""
     return (statement.span.line, statement.span.column) if statement else (1 << 62, 0)
 
 
@@ -122,7 +122,7 @@ def mark(
 
 
 def _cut_off(conv: ast.Conv, behind: ast.Conv | None, outside: Iterable[Region]) -> frozenset[str]:
-    """The keywords of settings behind a conv's end and before the next one: its block was closed too early."""
+    """The keywords of settings between a conv's end and the next conv: its block was closed too early."""
     return frozenset[str]().union(*(r.keywords for r in outside if _begins(conv) <= r.start < _begins(behind)))
 
 
@@ -132,7 +132,7 @@ def _may_be_let(region: Region, convs: Iterable[ast.Conv]) -> bool:
 
 
 def _names(regions: Iterable[Region], spoiled: Iterable[_Statement]) -> frozenset[str]:
-    """The names in regions and in the statements that these spoil, and `ANY` where one of its own has lost its name."""
+    """The names in regions and in the statements that these spoil, and `ANY` if a declaration has lost its name."""
     lost = (r.names - ({ast.ANY} if _behind(r, spoiled) else set()) for r in regions)
     return frozenset[str]().union(*lost, *map(_mentioned, spoiled))
 

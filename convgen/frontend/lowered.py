@@ -40,8 +40,8 @@ def check_lowered(
 def _dims(
     factor: ast.Name, whole: bool, matrix: str, factors: Mapping[str, tuple[str, ...]], report: Report
 ) -> tuple[str, ...]:
-    """The dims that a factor stands for.  One by another name is reported, and where it is a whole axis taken for what
-    it means."""
+    """The dims that a factor stands for.  One by another name is reported and, if it is a whole axis, replaced by the
+    dims that it means."""
     if factor.text in factors:
         return factors[factor.text]
     meant = habits.meant(factor.text, factors, habits.LOWERED) if whole else None

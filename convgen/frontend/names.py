@@ -16,7 +16,7 @@ ARGUMENTS = dict.fromkeys(
 
 
 class Names:
-    """The names of one scope.  `reserved` says of a name what it is already."""
+    """The names of one scope.  `reserved` says what a name already stands for."""
 
     def __init__(self, report: Report, reserved: Mapping[str, str] | None = None) -> None:
         self._report = report

@@ -1,4 +1,4 @@
-"""Padding: what it is made of, and the words that other libraries have for how much of it there is."""
+"""Padding: its mode, and the words that other libraries use for its amounts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from convgen.ir.problem import Padding
 
 
 class Axis(NamedTuple):
-    """What is known of an axis before it is padded: its dim and extent, the extent of the window, the stride."""
+    """An axis before it is padded: its dim and extent, the extent of the window, the stride."""
 
     dim: str
     extent: int | None
@@ -33,12 +33,12 @@ def word(amounts: Iterable[ast.Expr], lets: Container[str]) -> ast.Reference | N
 
 
 def report_word(name: ast.Reference, axes: Sequence[Axis], report: Report) -> None:
-    """Reports it, with the numbers that it stands for."""
+    """Reports the word, with the numbers that it stands for."""
     report.error("E102", f"`pad` takes numbers, not `{name.name}`", name.span, _hint(name.name, axes))
 
 
 def filled(setting: ast.AxesSetting | None, report: Report) -> Padding | None:
-    """What the padding of a setting is made of; None for an unknown word, which is reported: it may be an axis."""
+    """The padding mode of a setting; None for an unknown word, which is reported: it may be an axis."""
     if setting is None or setting.fill is None:
         return Padding.ZERO
     name = setting.fill.text

@@ -117,7 +117,7 @@ class _Parse:
         return keyword != "op" or other_name or not operator
 
     def _behind_fault(self, at: int, unseen: bool = False) -> int:
-        """As `_fault`, and past the word where nothing has changed: it would be a fault again, and for ever."""
+        """Like `_fault`, but skips the word if nothing has changed: it would fail again, forever."""
         word, known = self._words[at], len(self._values)
         resumed = self._fault(at, unseen)
         return resumed + (resumed == at and self._words[at] is word and len(self._values) == known)
@@ -206,7 +206,7 @@ class _Parse:
         return ""
 
     def _replacements(self, place: Place) -> Iterator[list[Token]]:
-        """What may stand in place of a word, the likeliest first."""
+        """Possible replacements of a word, the likeliest first."""
         word = place.word
         if sign := meant(word):
             yield [Token.new_borrow_pos(*sign, word)]
@@ -260,7 +260,7 @@ class _Parse:
         return True
 
     def _made(self, kind: str, at: int) -> Token:
-        """A word that is not in the text, behind the one before a place."""
+        """Makes a word that is not in the text, placed after the word before a position."""
         text = TEXTS[kind]
         if at == 0:
             return Token(kind, text, 0, 1, 1, 1, 1, 0)
@@ -272,7 +272,7 @@ class _Parse:
 
     @property
     def _values(self) -> list:
-        """The parser's stack: words and trees of what is not yet complete."""
+        """The parser's stack: words and trees of incomplete statements."""
         return self._parser.parser_state.value_stack
 
     def _open_braces(self) -> list[int]:
@@ -309,7 +309,7 @@ class _Parse:
         return i
 
     def _begins(self, place: Place, level: int, lost: Counter[str], again: bool) -> bool:
-        """Whether a word begins a statement of the block at hand, ends the block, or stands behind it.
+        """Whether a word begins a statement of the current block, ends the block, or follows it.
 
         `lost` counts the words before it that are; `again`: it would be looked at in another light."""
         word = place.word
@@ -336,7 +336,7 @@ class _Parse:
         return made if self._words[at].type == "LBRACE" else [*made, self._made("LBRACE", at)]
 
     def _drop(self) -> list[Token]:
-        """Forgets what is on the stack behind the last complete statement of the block at hand; the words of that."""
+        """Drops everything on the stack after the current block's last complete statement, and returns its words."""
         braces = self._open_braces()
         behind = Token("RBRACE" if braces else "CONV", "")
         if self._goes_on([behind]):  # the last statement is complete, but nothing has told the parser so

@@ -1,4 +1,4 @@
-"""A place in a text where something may be wrong: the words around it, and what they look like."""
+"""A place in a text where something may be wrong: the words around it, and tests of what they look like."""
 
 from __future__ import annotations
 
@@ -110,12 +110,13 @@ class Place:
 
     @property
     def is_assigned_value(self) -> bool:
-        """Whether the word assigns to what is a value in an epilogue."""
+        """Whether the word assigns to a name that is a value in an epilogue."""
         return self.word.type == "ASSIGN" and "COMPARE" in self.kinds and self.in_epilogue
 
     @property
     def is_too_much(self) -> bool:
-        """Whether the word may be a sign that should not be there; a bracket behind a comma lacks something instead."""
+        """Whether the word may be a sign that should not be there; a bracket after a comma means that something is
+        missing."""
         before = self.before.type if self.before is not None else ""
         if self.word.type == "LBRACE":
             return before == "LBRACE"
@@ -125,14 +126,14 @@ class Place:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the bracket that is open before the word is closed behind it."""
+        """Whether the bracket that is open before the word is closed after it."""
         signs = (word.type for word in self.words[self.at : self.at + _REACH])
         return next((s for s in signs if s in ("LSQB", "RSQB", "LBRACE", "RBRACE", END)), END) == "RSQB"
 
     @property
     def is_option_without_brace(self) -> bool:
-        """Whether the word begins a strategy's options: a name behind the strategy's in its line, in a block with a
-        brace too many at its end."""
+        """Whether the word begins a strategy's options: a name after the strategy's in its line, in a block with an
+        extra brace at its end."""
         behind = self.at > 1 and self.words[self.at - 2].type == "STRATEGY"
         return behind and self.word.type == "NAME" and not self.begins_line and self._has_brace_too_many
 
@@ -150,7 +151,7 @@ class Place:
 
     @property
     def is_behind_block(self) -> bool:
-        """Whether the word can only stand behind the block that is open: what it begins is not part of a block."""
+        """Whether the word can only follow the open block: it begins a statement that is not part of a block."""
         if self.word.type in wording.SETTING_KINDS:
             return len(self.braces) > 1 and not (self.after is not None and self.after.type == "ASSIGN")
         return bool(self.braces) and self.begins_item
@@ -226,7 +227,7 @@ class Place:
 
     @property
     def is_keyword_as_name(self) -> bool:
-        """Whether a keyword stands where a name should: on the next line it begins a statement of its own."""
+        """Whether a keyword stands where a name should: on the next line, it would begin a new statement."""
         return self.kinds == {"NAME"} and self.word in wording.KEYWORDS and not self.begins_line
 
     @property
@@ -248,7 +249,7 @@ class Place:
 
     @property
     def looks_like_setting(self) -> bool:
-        """Whether the word begins a line, or is meant as a setting, and something stands behind it there."""
+        """Whether the word begins a line, or is meant as a setting, and something follows it there."""
         if self.word.type != "NAME" or self.after is None or self.after.line != self.word.end_line:
             return False
         if self.before is not None and self.before.type in _BEFORE_VALUE and not self.begins_line:
@@ -260,7 +261,7 @@ class Place:
 
     @property
     def is_followed_by_value(self) -> bool:
-        """Whether the word is a name with another word behind it in its line: so only settings are written."""
+        """Whether the word is a name followed by another word in its line: only settings are written so."""
         after = self.after
         return (
             self.word.type == "NAME"
@@ -271,7 +272,7 @@ class Place:
 
     @property
     def opens_block(self) -> bool:
-        """Whether the word is a name with a brace behind it."""
+        """Whether the word is a name followed by a brace."""
         return self.word.type == "NAME" and self.after is not None and self.after.type == "LBRACE"
 
     @property
@@ -301,7 +302,8 @@ class Place:
         return depth > 0
 
     def rest_of_line(self, skip: int = 1) -> str:
-        """The words of its line from as many behind this one on, up to the next `let` or the end of its block."""
+        """The words of its line, starting so many words after this one, up to the next `let` or the end of its
+        block."""
         text, depth = "", 0
         for before, word in pairwise(self.words[self.at + skip - 1 :]):
             depth += (word.type == "LBRACE") - (word.type == "RBRACE")

@@ -1,4 +1,4 @@
-"""What the frontend hands on."""
+"""The frontend's result."""
 
 from __future__ import annotations
 

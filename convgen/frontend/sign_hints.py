@@ -1,4 +1,4 @@
-"""What people mean by signs that do not fit, or are missing: commas, brackets, what a tensor is written with."""
+"""Guesses at what people mean by signs that do not fit, or are missing: commas, brackets, the signs of a tensor."""
 
 from __future__ import annotations
 

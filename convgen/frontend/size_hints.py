@@ -1,5 +1,5 @@
-"""What people mean where sizes stand, extents of tensors or amounts by axis, a function each: a hint, or nothing where
-that is not it."""
+"""Guesses at what people mean where sizes stand, extents of tensors or amounts by axis: one function per guess gives a
+hint, or nothing if it does not apply."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def by_x(word: Token) -> list[str]:
 
 
 def _by_axis(keyword: str, sizes: Sequence[str], axes: Sequence[str] = ()) -> str:
-    """How amounts are written, of the last axes where none are named."""
+    """How to write amounts; for the last axes if none are named."""
     if len(sizes) == 1 and not axes:
         return f"write `{keyword} {sizes[0]}`"
     if keyword == "pad" and len(sizes) == 4 and not axes:  # in an order that differs from library to library
@@ -99,7 +99,7 @@ def _listed_amounts(place: Place) -> str | None:
 
 
 def axes(place: Place) -> str | None:
-    """Amounts of stride, pad and dilation, one behind the other."""
+    """Amounts of stride, pad and dilation, one after the other."""
     word, before = place.word, place.before
     if place.keyword not in wording.AXES or not place.braces or before is None:
         return None
@@ -138,7 +138,7 @@ def any_size(place: Place) -> str:
 
 
 def extent(place: Place) -> str | None:
-    """An extent or an amount behind a colon, or an extent that may be any."""
+    """An extent or an amount after a colon, or an extent that may be any."""
     word, before, after = place.word, place.before, place.after
     if word.type == "STAR" and before is not None and before.type == "ASSIGN" and place.keyword in LAYOUTS:
         return any_size(place)

@@ -81,7 +81,7 @@ class Sizes:
         return name in self._declared
 
     def refuse(self, size: ast.Expr) -> str | None:
-        """The hint for a size that is out of range: the let that it is, of which no other use is reported."""
+        """The hint for a size that is out of range: the let that it comes from, no other use of which is reported."""
         if not isinstance(size, ast.Reference):
             return None
         name = size.name
@@ -94,7 +94,7 @@ class Sizes:
         return min(others, default=None)
 
     def evaluate(self, e: ast.Expr, hints: Mapping[str, str] | None = None) -> int | None:
-        """Value of an expression; None where it has an error, which is then in the report.
+        """The value of an expression; None if it has an error, which is then reported.
 
         `hints` says what is meant by names that are not lets."""
         match e:
@@ -162,5 +162,5 @@ class Sizes:
 
 
 def _beyond(value: int) -> str:
-    """What is wrong with a number beyond the limits."""
+    """The error of a number that exceeds the limits."""
     return f"is too large; the limit is {MAX_VALUE}" if value > 0 else f"is too small; the limit is {-MAX_VALUE}"

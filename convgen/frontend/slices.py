@@ -14,8 +14,8 @@ DIMS = frozenset({*CHANNELS, "n", *RANK_OF})
 
 
 def pitch(tensor: ast.Tensor, extents: Mapping[str, int | None], sizes: Sizes, report: Report) -> int | None:
-    """Of how many channels a tensor's are a slice; None where it is packed, or where there is an error, which is then
-    in the report.  `extents` are those of its dims, as far as they are known."""
+    """The number of channels of which a tensor's are a slice; None if it is packed, or has an error, which is then
+    reported.  `extents` are those of its dims, as far as they are known."""
     found = None
     for dim in tensor.dims:
         if dim.pitch is None or dim.name.text not in DIMS:  # of which other checks tell

@@ -31,7 +31,7 @@ S = TypeVar("S", bound=ast.Setting)
 
 @dataclass(frozen=True)
 class _Stated:
-    """What a tensor says of a dim: its extent; 1 where the tensor lacks the dim."""
+    """A tensor's statement about a dim: its extent; 1 if the tensor lacks the dim."""
 
     value: int
     tensor: str
@@ -123,7 +123,7 @@ class Solver:
     # --- what is stated ---
 
     def _statements(self, role: str, tensor: ast.Tensor) -> dict[str, _Stated | None]:
-        """What a tensor says of each of its role's dims; None for a dim whose extent it leaves open."""
+        """A tensor's statement about each of its role's dims; None for a dim whose extent it leaves open."""
         found: dict[str, _Stated | None] = {}
         for dim in tensor.dims:
             name = dim.name.text
@@ -317,7 +317,7 @@ class Solver:
         return list(zip(self.spatial.input, self.spatial.filter, self.spatial.output, strict=True))
 
     def _along(self, i: int) -> tuple[_Stated | None, _Stated | None, _Stated | None]:
-        """What is stated of input, filter and output along an axis."""
+        """The statements about input, filter and output along an axis."""
         x, w, y = self._axes()[i]
         return self._get("x", x), self._get("w", w), self._get("y", y)
 

@@ -1,4 +1,4 @@
-"""Checks the strategy block and the target against what is known of them."""
+"""Checks the strategy block and the target against the known strategies, options and targets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from convgen.targets import other_target
 
 
 class OptionRow(Protocol):
-    """What is known of an option (`strategies.base.Option`): its legal values are `choices`, or where that
-    is None the integers from `low` to `high`."""
+    """The facts about an option (`strategies.base.Option`): its legal values are `choices`, or where that is None the
+    integers from `low` to `high`."""
 
     @property
     def name(self) -> str: ...
@@ -126,7 +126,7 @@ def _option_text(name: str, value: int | str) -> str:
 
 
 def _as_kernel(name: str, strategies: Mapping[str, Sequence[OptionRow]]) -> str | None:
-    """What to write for a kernel that is named in place of the strategy that has it."""
+    """The hint for a kernel that is named in place of its strategy."""
     for strategy, rows in strategies.items():
         if any(row.name == "kernel" and name in (row.choices or ()) for row in rows):
             return f"it is a kernel of {strategy}: `strategy {strategy} {{ kernel {name} }}`"
@@ -134,7 +134,7 @@ def _as_kernel(name: str, strategies: Mapping[str, Sequence[OptionRow]]) -> str 
 
 
 def _other_options(name: str, known: Sequence[str]) -> str:
-    """What to write for an unknown option."""
+    """The hint for an unknown option."""
     group, _, member = name.partition(".")
     if member in known:
         return f"`{member}` is an option of its own: `{member} VALUE`"

@@ -1,4 +1,4 @@
-"""Text to words: the grammar's tokens, and tokens for what is not part of the language."""
+"""Text to words: the grammar's tokens, and tokens for text that is not part of the language."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _ENDS_SIZE = frozenset({"NAME", "INT", "RPAR"})
 
 
 def _with_of(words: list[Token]) -> list[Token]:
-    """The words with each `of` behind a dim or a size in brackets as a word of its own kind."""
+    """The words, where each `of` after a dim or a size in brackets has its own kind."""
     found: list[Token] = []
     inside = False
     for word in words:
@@ -91,8 +91,8 @@ _BEGINS_VALUE = frozenset({"NAME", "INT", "FLOAT", "LPAR", "MINUS", "NOT"})
 
 
 def _with_logic(words: list[Token]) -> list[Token]:
-    """The words with each `and`, `or` and `not` that stands for a sign as a stray: those that are names have a sign
-    behind them, or an assignment."""
+    """The words, where each `and`, `or` and `not` that stands for a sign is a stray; those that are names are followed
+    by a sign or an assignment."""
     for i, word in enumerate(words):
         if word.type != "NAME" or word.value not in _LOGIC:
             continue
@@ -109,7 +109,7 @@ _ENDS_SETTING = _ENDS_SIZE | {"FLOAT", "RSQB", "LBRACE", "RBRACE"}
 
 
 def _depths(words: list[Token]) -> Iterator[int]:
-    """How many blocks are open behind each word, also where a conv block lacks its brace, or a block has two."""
+    """How many blocks are open after each word, even if a conv block lacks its brace, or a block has two."""
     depth = 0
     for i, word in enumerate(words):
         opens = word.type == "LBRACE" and words[i - 1].type != "LBRACE"
@@ -120,8 +120,8 @@ def _depths(words: list[Token]) -> Iterator[int]:
 
 
 def _with_dynamic(words: list[Token]) -> list[Token]:
-    """The words with each `dynamic` that begins a setting of a convolution as a word of its own kind: elsewhere it is a
-    size, or a tensor."""
+    """The words, where each `dynamic` that begins a setting of a convolution has its own kind; elsewhere it is a size,
+    or a tensor."""
     for i, (word, depth) in enumerate(zip(words[:-1], _depths(words), strict=False)):
         following = words[i + 1]
         named = following.type == "NAME" and words[i + 2].type not in ("ASSIGN", "COLON")
@@ -132,7 +132,7 @@ def _with_dynamic(words: list[Token]) -> list[Token]:
 
 
 def _with_prologue(words: list[Token]) -> list[Token]:
-    """The words with each `prologue` that opens a block of a convolution as a word of its own kind."""
+    """The words, where each `prologue` that opens a block of a convolution has its own kind."""
     for i, (word, depth) in enumerate(zip(words[:-1], _depths(words), strict=False)):
         if word.type != "NAME" or word.value != "prologue" or depth != 1:
             continue
@@ -144,7 +144,7 @@ def _with_prologue(words: list[Token]) -> list[Token]:
 
 
 def _with_result(words: list[Token]) -> list[Token]:
-    """The words with each `result` before a tensor's name and colon in an epilogue as a word of its own kind."""
+    """The words, where each `result` before a tensor's name and colon in an epilogue has its own kind."""
     inside = False
     for i, (word, depth) in enumerate(zip(words, _depths(words), strict=True)):
         if word.type == "LBRACE":
@@ -204,7 +204,7 @@ def _kind(parts: list[Token]) -> str:
 
 
 def _comment_end(words: list[Token], at: int) -> int:
-    """Behind a comment of C's that begins at a place: the rest of the line, or all up to `*/`; `at` where none does, as
+    """The end of a C comment that begins at a position: the end of the line, or of `*/`; `at` if none begins there, as
     in Python's `n//2`."""
     signs = "".join(words[at : at + 2])
     if signs not in ("//", "/*") or not _touch(words[at], words[at + 1]):
@@ -251,8 +251,8 @@ _KINDS = {text: kind for kind, text in TEXTS.items() if len(text) == 1} | dict.f
 
 
 def meant(token: Token) -> tuple[str, str] | None:
-    """Kind and text of the sign that a stray character stands for, empty ones where it stands for none and may go;
-    None where nobody knows."""
+    """Kind and text of the sign that a stray character stands for; both empty if it stands for none and can be dropped;
+    None if unknown."""
     if token.type != STRAY:
         return None
     if (found := _MEANT.get(token)) or len(token) != 1:

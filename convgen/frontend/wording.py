@@ -85,7 +85,7 @@ def found(token: Token) -> str:
 
 
 def stray(token: Token) -> str:
-    """Message for what is not part of the language: a comment, a character, a word with one."""
+    """The message for text that is not part of the language: a comment, a character, a word with one."""
     first = next((c for c in token if not c.isascii()), token[0])
     if token.type == COMMENT or (first.isascii() and first.isprintable()):
         return f"{quote(token)} is not part of the language"

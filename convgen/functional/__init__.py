@@ -318,7 +318,8 @@ def kernel(function: Callable[..., Array], *args: Any, **kwargs: Any) -> Kernel:
 def _arguments(
     rank: int, input: Array, weight: Array, bias: Array | None, given_activation: Activation, residual: Array | None
 ) -> tuple[dict[str, Array], dict[str, Array], tuple[Step, ...], bool]:
-    """What a convolution reads, its operands with the result's axes, its steps, and whether it has no batch."""
+    """The tensors that a convolution reads, its operands with the result's axes, its steps, and whether it has no
+    batch."""
     unbatched = getattr(input, "ndim", 0) == rank + 1
     if unbatched:
         input = input[None]

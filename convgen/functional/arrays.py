@@ -211,7 +211,7 @@ def _gradients() -> bool:
 
 
 def _kind(array: Array) -> str:
-    """What an argument is, in words."""
+    """A description of an argument's type."""
     module = type(array).__module__.partition(".")[0]
     name = type(array).__name__ if module == "builtins" else f"{module}.{type(array).__name__}"
     return f"of type {name}" + (f" on {array.device}" if module == "torch" and hasattr(array, "device") else "")

@@ -121,7 +121,7 @@ def viewed(array: Array, view: View, library: NumpyLibrary) -> Array:
 
 
 def given(library: NumpyLibrary, **arrays: Array) -> list[Given]:
-    """What recipes know of arrays, by their parameters' names.  Raises WrongType."""
+    """The properties of arrays that recipes use, by their parameters' names.  Raises WrongType."""
     return [
         Given(
             tuple(array.shape),
@@ -152,7 +152,8 @@ def _reference(problem: ConvProblem, views: Sequence[Any]) -> Any:
 
 @lru_cache(maxsize=1024)
 def _problem(text: str, strategy: str | None) -> ConvProblem:
-    """What a spec says.  Raises SpecError where the strategy does not serve it, UsageError where there is none such."""
+    """The problem of a spec.  Raises SpecError if the strategy does not serve it, UsageError if there is no such
+    strategy."""
     from convgen.driver import load
     from convgen.spec import Spec
 

@@ -20,8 +20,8 @@ Value = TypeVar("Value")
 class Once(Generic[Key, Value]):
     """Values by key.  The first thread that asks for one makes it, others that ask meanwhile wait for it.
 
-    What a spec or NVRTC says against it is kept as a value is, and raised to everyone who asks again.  Other errors,
-    such as memory that is short, may be gone by then.
+    Errors from a spec or NVRTC are kept like values, and raised to everyone who asks again.  Other errors, such as
+    memory that is short, may be gone by then.
     """
 
     def __init__(self, make: Callable[[Key], Value]) -> None:

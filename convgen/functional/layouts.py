@@ -20,7 +20,8 @@ class Given(NamedTuple):
     name: str = "an array"
 
     def pitch(self, order: Sequence[int]) -> int | None:
-        """Of how many channels its own are a slice that a kernel takes as it lies, the axes in this order."""
+        """The number of channels of which its own are a slice that a kernel takes in place, with the axes in this
+        order."""
         found = pitch_of(self.shape, self.strides, order)
         return found if found and self.aligned and found * DTYPES[self.dtype].bytes % WIDEST == 0 else None
 

@@ -78,7 +78,7 @@ def by_axis(name: str, given: Numbers, rank: int, least: int) -> tuple[int, ...]
 
 
 def paddings(given: Amounts | str, filter: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Pads:
-    """(low, high) of each axis.  "same" puts what is odd at the high end, as torch does.  Raises WrongArguments."""
+    """(low, high) of each axis.  "same" puts an odd pixel at the high end, as torch does.  Raises WrongArguments."""
     rank = len(filter)
     if not isinstance(given, str):
         return _pairs(given, rank) or tuple((p, p) for p in by_axis("padding", cast(Numbers, given), rank, 0))
@@ -93,7 +93,7 @@ def paddings(given: Amounts | str, filter: Sequence[int], stride: Sequence[int],
 
 
 def _pairs(given: Amounts, rank: int) -> Pads:
-    """(low, high) of each axis, where that is what is given; else ()."""
+    """(low, high) of each axis, if given in this form; else ()."""
     pairs = [p for p in given if isinstance(p, Sequence)] if isinstance(given, Sequence) else []
     if not pairs:
         return ()
@@ -109,7 +109,7 @@ def _name(i: int, axes: Sequence[int]) -> str:
 
 
 def padding_of(mode: str, input: Sequence[int], pads: Pads) -> Padding:
-    """What padding is made of, by torch's name.  Raises WrongArguments, and WrongShape where it is too much."""
+    """The padding mode, by torch's name.  Raises WrongArguments, and WrongShape where it is too much."""
     if not isinstance(mode, str) or mode not in MODES:
         raise WrongArguments(f"padding_mode is {mode!r}: expected {', '.join(map(repr, MODES))}")
     for i, (extent, amounts) in enumerate(zip(input, pads, strict=True)):
@@ -141,7 +141,7 @@ def output_extents(
 def cuts_of(
     padding: Sequence[int], output_padding: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> Pads:
-    """What a transposed convolution of torch's cuts off (low, high) of each axis.  Raises WrongArguments."""
+    """The pixels (low, high) that torch's transposed convolution cuts off each axis.  Raises WrongArguments."""
     for i, (extra, s, d) in enumerate(zip(output_padding, stride, dilation, strict=True)):
         if extra >= max(s, d):
             raise WrongArguments(

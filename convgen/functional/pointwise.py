@@ -1,4 +1,4 @@
-"""What follows a convolution element by element: a chain of steps, in the words of the language.
+"""The pointwise steps after a convolution: a chain, in the words of the language.
 
 A chain is text, so that it can stand in a graph and be part of a key: steps divided by blanks, numbers behind a
 colon.  Functions of two values, such as `add` and `prelu`, take a number, or the next operand where they have none:
@@ -103,8 +103,8 @@ _NORM = "({0} - {1}) * {2} * {3} + {4}"
 
 @dataclass(frozen=True)
 class Sum:
-    """What is summed over all but the channels, or but those of each image: its text in the language, of the value and
-    so many operands.  `of_norm`: before them comes what BatchNorm read in the epilogue."""
+    """A sum over all dims but the channels, or also but the images: its text in the language, from the value and so
+    many operands.  `of_norm`: before them comes what BatchNorm read in the epilogue."""
 
     text: str
     operands: int = 0
@@ -153,8 +153,8 @@ class Step:
         return self.kind + (":" + ",".join(map(repr, self.numbers)) if self.numbers else "")
 
     def assignments(self, name: str, value: str, operands: Sequence[str], suffix: str) -> list[str]:
-        """The step in the language, to a name, of a value and the operands that it takes; names of what is made on the
-        way have a suffix."""
+        """The step in the language: assigns to a name, from a value and the operands that it takes; intermediate names
+        have a suffix."""
         numbers, known = [repr(n) for n in self.numbers], _GRADIENTS.get(self.gradient)
         if known is None:
             if self.kind in _BINARY:
@@ -170,7 +170,7 @@ class Step:
 
 
 def read_by_norm(steps: Sequence[Step]) -> int | None:
-    """Which operand of an epilogue is what BatchNorm read; None where no step computes BatchNorm's result."""
+    """The index of the operand of an epilogue that BatchNorm read; None if no step computes BatchNorm's result."""
     count = 0
     for step in steps:
         if step.of_norm:
@@ -180,7 +180,7 @@ def read_by_norm(steps: Sequence[Step]) -> int | None:
 
 
 def _float(number: object) -> float:
-    """NaN for what is not a number, or does not fit a float."""
+    """The number as a float; NaN if it is not a number, or does not fit."""
     try:
         return float(number) if isinstance(number, Real) and not isinstance(number, bool) else math.nan
     except OverflowError:

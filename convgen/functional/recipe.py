@@ -55,7 +55,7 @@ class View:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a call computes, a view for each of its arrays in the kernel's order, and the result's spec."""
+    """A call's convolution, a view for each of its arrays in the kernel's order, and the result's spec."""
 
     convolution: Convolution
     views: tuple[View, ...]
@@ -278,7 +278,7 @@ def _lowered(made: Convolution) -> TensorSpec:
 
 
 def _views(a: Given, b: Given) -> tuple[View, View]:
-    """Views of what a convolution reads: two tensors whose axes run in parallel."""
+    """Views of the two tensors that a convolution reads, whose axes run in parallel."""
     order = result_order(a, b)
     return _view(a, order), _view(b, order)
 

@@ -32,7 +32,7 @@ class TensorSpec:
     pitch: int | None = None
 
     def declaration(self, dims: tuple[str, ...]) -> str:
-        """As a spec declares it; of an operand, dims of extent 1 broadcast and are left out."""
+        """A tensor's declaration in a spec; an operand's dims of extent 1 broadcast and are left out."""
         return f"{self.dtype}[{', '.join(f'{dims[i]}={self.shape[i]}' for i in self.order)}{_of(self.pitch)}]"
 
 
@@ -51,7 +51,8 @@ def _of(pitch: int | None) -> str:
 
 @dataclass(frozen=True)
 class Convolution:
-    """What a call computes.  Spatial tuples are outermost first; y is there for im2col and col2im, too."""
+    """The convolution that a call computes.  Spatial tuples are outermost first; y is there for im2col and col2im,
+    too."""
 
     op: Op
     x: TensorSpec
@@ -107,7 +108,7 @@ class Convolution:
 
     @property
     def _name(self) -> str:
-        """What profilers show, such as conv2d_3x3_c64_k128."""
+        """The name that profilers show, such as conv2d_3x3_c64_k128."""
         k, _, *taps = self.w.shape
         return f"conv{self.rank}d_{'x'.join(map(str, taps))}_c{self.x.shape[1]}_k{k}"
 

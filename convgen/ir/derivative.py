@@ -72,8 +72,8 @@ def backward(
 
 
 def _from_fewest(steps: _Steps, e: Expr, kept: Sequence[str]) -> dict[Symbol, Expr]:
-    """What an expression is computed from, by as few saved results as possible, or at least by none that is not needed
-    where more than two are; empty where all are not enough."""
+    """The fewest saved results from which an expression can be computed, or at least none that is unnecessary if it
+    takes more than two; empty if all are not enough."""
 
     def by(names: Sequence[str]) -> dict[Symbol, Expr]:
         return steps.from_saved(e, {name: steps.values[name] for name in names})
@@ -90,7 +90,8 @@ def _from_fewest(steps: _Steps, e: Expr, kept: Sequence[str]) -> dict[Symbol, Ex
 
 
 def _unkept(epilogue: ep.Epilogue, steps: _Steps, e: Expr, result: str) -> str:
-    """That the derivative needs more than is kept, and what to keep: a part of the result's value, or the sums."""
+    """The message that the derivative needs more than is kept; it says what to keep: a part of the result's value, or the
+    sums."""
     writer = Writer(ep.Acc(), "")
     known = "" if len(steps.behind(e)) > 1 else f" is {writer.expression(e)}, which"
     said = f"the derivative of `{result}` by acc{'' if writer.body else known}"
@@ -117,12 +118,12 @@ def added(epilogue: ep.Epilogue, result: str) -> tuple[str, ...]:
 
 
 def saved_name(name: str) -> str:
-    """What a backward kernel calls a result or an operand of the forward one."""
+    """The name of a forward result or operand in a backward kernel."""
     return f"saved_{name}"
 
 
 class _Steps:
-    """What is assigned in an epilogue, as expressions of the accumulator, of operands, and of the symbols of steps."""
+    """The assignments of an epilogue, as expressions of the accumulator, of operands, and of the symbols of steps."""
 
     def __init__(self, epilogue: ep.Epilogue, stored: Mapping[str, str] | None = None) -> None:
         self._stored = stored or {}
@@ -249,7 +250,7 @@ class _Steps:
         return e
 
     def _divisors(self, e: Expr) -> set[Expr]:
-        """What is divided by on the way to an expression."""
+        """The divisors in an expression."""
         powers = (power for part in self.behind(e) for power in part.atoms(Pow))
         return {power.base for power in powers if power.exp.is_negative}
 

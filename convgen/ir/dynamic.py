@@ -1,4 +1,4 @@
-"""What `dynamic n h w` makes of a problem: which extents a call decides, and how some follow from others."""
+"""The effect of `dynamic n h w` on a problem: which extents a call decides, and how some follow from others."""
 
 from __future__ import annotations
 

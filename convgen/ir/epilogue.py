@@ -231,7 +231,8 @@ class Epilogue:
 
     @property
     def pointwise(self) -> tuple[Assignment, ...]:
-        """What is computed for each element of the operator's result: all but sums of what the operator reads."""
+        """The results computed for each element of the operator's result: all but sums of tensors that the operator
+        reads."""
         return tuple(a for a in self.body if not isinstance(a.value, TensorRef))
 
     @cached_property
@@ -241,12 +242,12 @@ class Epilogue:
 
     @property
     def is_identity(self) -> bool:
-        """Whether the operator's result is the accumulator, and nothing else is computed of it."""
+        """Whether the result is the accumulator itself, and nothing else is computed from it."""
         return len(self.pointwise) == 1 and isinstance(self.pointwise[0].value, Acc)
 
     @property
     def reads(self) -> dict[str, frozenset[str]]:
-        """By what is assigned: the operands that its value depends on."""
+        """The operands that each assigned value depends on."""
         found: dict[str, frozenset[str]] = {}
         for a in self.body:
             nodes = list(a.value.walk())

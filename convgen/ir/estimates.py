@@ -40,7 +40,7 @@ def between(estimates: Estimates, images: float) -> float:
 
 
 class SizeClass(NamedTuple):
-    """What is known of a class of sizes: its estimates, and how many images as large as the spec's it goes up to."""
+    """A class of sizes: its estimates, and the most images, of the spec's size, that it serves."""
 
     estimates: Estimates
     most: int
@@ -55,8 +55,8 @@ def behind(estimates: Estimates, planned: int, images: float) -> tuple[float, fl
 
 
 def takes(classes: Mapping[int, SizeClass], images: float) -> int:
-    """Of classes by the numbers of images that they are planned for, the one that a call of `images` runs; where none
-    goes as far, the one that refuses it."""
+    """From classes by the numbers of images that they are planned for, the one that a call of `images` runs; if none
+    serves so many, the one that refuses the call."""
     going = [planned for planned, known in classes.items() if images <= known.most]
     return min(going or classes, key=lambda planned: behind(classes[planned].estimates, planned, images))
 

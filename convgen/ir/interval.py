@@ -22,8 +22,8 @@ from convgen.ir.tensor import Tensor
 
 @dataclass(frozen=True)
 class Rounding:
-    """Of a type of values.  `eps` is relative, with room for division and for contraction to fma.  Below `tiny`,
-    intermediates of functions may flush or overflow to 0 (exp(x) near x = 88, in float32)."""
+    """The rounding of a type of values.  `eps` is relative, with room for division and for contraction to fma.  Below
+    `tiny`, intermediates of functions may flush or overflow to 0 (exp(x) near x = 88, in float32)."""
 
     dtype: type[numpy.floating]
     eps: float
@@ -52,7 +52,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Shape:
-    """What interval evaluation needs to know of a function of one argument.
+    """The shape of a function of one argument, for interval evaluation.
 
     Monotone on both sides of `turn`, where there is one.  `argument` is the error in units of the
     rounding of the argument, on top of the value's: what is lost to cancellation inside.  An `exact`
@@ -102,7 +102,7 @@ def epilogue_interval(
 
 
 def _values(problem: ConvProblem, acc: Interval, arrays: Mapping[str, Array], xp: Any) -> dict[str, Interval]:
-    """What is computed for each element of the operator's result, by name."""
+    """The values computed for each element of the operator's result, by name."""
     if problem.epilogue is None or problem.epilogue.is_identity:
         return {problem.result.name: acc}
     operands = operand_values(problem, arrays, xp)
@@ -151,8 +151,8 @@ def _evaluate(
 
 
 def _result(problem: ConvProblem, tensor: Tensor, low: Array, high: Array, xp: Any) -> Interval:
-    """Over the dims of one of the results, from the ends of each element's value.  A sum, in whatever order,
-    is off by the rounding of each of its additions; these walk randomly."""
+    """The interval of one of the results, over its dims, from the ends of each element's value.  A sum, in whatever
+    order, is off by the rounding of each of its additions; these walk randomly."""
     ends = Interval(*(over_dims(problem, tensor, end, xp.sum) for end in (low, high)))
     if tensor not in problem.sums:
         return ends

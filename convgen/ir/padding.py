@@ -1,4 +1,4 @@
-"""What stands beyond the input, as formulas: the pixel at a position, and the positions of a pixel."""
+"""Padding as formulas: the pixel at a position beyond the input, and the positions of a pixel."""
 
 from __future__ import annotations
 

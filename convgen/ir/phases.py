@@ -53,7 +53,7 @@ class PhasedAxis:
 
     @property
     def even(self) -> bool:
-        """Whether no position lies behind x's end."""
+        """Whether no position lies past x's end."""
         return self.extent % self.stride == 0
 
 
@@ -81,7 +81,7 @@ class Phases:
 
     @property
     def even(self) -> bool:
-        """Whether no position lies behind x's end."""
+        """Whether no position lies past x's end."""
         return all(axis.even for axis in self.axes)
 
 

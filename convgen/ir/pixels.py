@@ -1,4 +1,4 @@
-"""What windows read along an axis of x: its pixels, and those that padding puts beside them."""
+"""The pixels that windows read along an axis of x: its own, and those that padding adds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ MOST_TAPS = 4096  #: Of an axis, whose pixels are counted tap by tap.
 
 
 class Padding(enum.StrEnum):
-    """What a window reads beyond the input.  `reflect`, `replicate` and `circular` repeat pixels of the input, as
-    numpy.pad's modes reflect, edge and wrap do; the gradients of the copies add up in the pixel."""
+    """The values that a window reads beyond the input.  `reflect`, `replicate` and `circular` repeat pixels of the
+    input, as numpy.pad's modes reflect, edge and wrap do; the gradients of the copies add up in the pixel."""
 
     ZERO = "zero"
     REFLECT = "reflect"

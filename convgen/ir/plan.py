@@ -174,7 +174,7 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a call's sizes may make of a number that a kernel counts in 32 bits, or that hardware bounds."""
+    """A limit on a number that follows from a call's sizes, which a kernel counts in 32 bits, or hardware bounds."""
 
     what: str  # such as "elements of x"
     size: Size
@@ -233,7 +233,7 @@ class Plan:
 
     @property
     def options(self) -> dict[str, int | str]:
-        """The options of a strategy block that asks for exactly this plan."""
+        """The options of a strategy block that requests exactly this plan."""
         said = dict(getattr(self.config, "options", {}))
         return {"kernel": self.kernel, **said} if self.kernel not in ("", self.strategy) else said
 
@@ -274,7 +274,7 @@ class Plan:
 
     @property
     def size_class(self) -> SizeClass:
-        """What is known of the plan as one of several for different numbers of images."""
+        """The plan's size class, if it is one of several plans for different numbers of images."""
         sizes = {dim: self.problem.extent(dim) for dim in varying(self.problem)}
         return SizeClass(self.estimates, most_images(self.limits, sizes))
 

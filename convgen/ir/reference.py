@@ -103,7 +103,7 @@ def accumulate(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = nump
 
 
 def _factors(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any) -> Mapping[str, Array]:
-    """What is multiplied, by role."""
+    """The factors of the product, by role."""
     return {**arrays, "x": apply_prologue(problem, arrays, xp)} if problem.prologue else arrays
 
 
@@ -310,7 +310,7 @@ def operand_values(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = 
 
 
 def input_values(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy) -> dict[str, Array]:
-    """What a prologue reads: x and the operands, over the dims of x."""
+    """The inputs of a prologue: x and the operands, over the dims of x."""
     operands = problem.prologue.operands if problem.prologue else ()
     values = {t.name: values_over(t, arrays[t.name], problem.x.dims, xp) for t in operands}
     return values | {problem.x.name: values_over(problem.x, arrays["x"], problem.x.dims, xp)}
@@ -335,7 +335,7 @@ def over_dims(problem: ConvProblem, tensor: Tensor, values: Array, reduce: Calla
 
 
 def summed_values(problem: ConvProblem, tensor: Tensor, arrays: Mapping[str, Array], xp: Any = numpy) -> Array | None:
-    """What a result is the sum of where that is a tensor that the operator reads, one axis a dim; else None."""
+    """The tensor that a result sums up, if the operator reads it, with one axis per dim; else None."""
     read = problem.like(tensor)
     return None if read is problem.result else decode(arrays[read.role], read.dtype, xp).reshape(read.extents)
 

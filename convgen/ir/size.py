@@ -24,7 +24,8 @@ _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 
 
 def whole(value: object) -> int | None:
-    """A whole number of any kind, such as NumPy's; None for what is none, such as an array of several, or True."""
+    """A whole number of any kind, such as NumPy's, as an int; None for anything else, such as an array of several, or
+    True."""
     if isinstance(value, bool):
         return None
     try:
@@ -155,7 +156,7 @@ def _combined(sign: str, a: Any, b: Any) -> Any:
 
 
 def of_dim(value: int, dim: str) -> int:
-    """The size of a dim; what is one already stays as it is."""
+    """The Size of a dim; a Size stays as it is."""
     return value if isinstance(value, Size) else Size(value, dim)
 
 

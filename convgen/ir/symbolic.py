@@ -59,7 +59,7 @@ def _gelu_tanh(x: Expr) -> Expr:
 
 
 def is_condition(e: Expr) -> bool:
-    """Whether an expression is 1 or 0: what is multiplied by it is selected."""
+    """Whether an expression is 1 or 0: multiplying by it is a selection."""
     return type(e).__name__ in OPS
 
 
@@ -203,7 +203,7 @@ class Writer:
         raise TypeError(f"not of the language: {e!r}")
 
     def _local(self, e: ep.Expr) -> ep.Expr:
-        """A local of this value, or the value where it is none to compute."""
+        """A local with this value, or the value itself if there is nothing to compute."""
         if not e.children():
             return e
         if e not in self._named:
@@ -225,7 +225,7 @@ class Writer:
         return found
 
     def _product(self, factors: Sequence[Expr]) -> ep.Expr:
-        """What is multiplied by a condition is selected, as zero times infinity is NaN."""
+        """A product; a factor that is a condition becomes a selection, since zero times infinity is NaN."""
         above: list[ep.Expr] = []
         below: list[ep.Expr] = []
         conditions = [f for f in factors if is_condition(f)]

@@ -56,13 +56,13 @@ class Tensor:
 
     @property
     def innermost(self) -> str:
-        """The dim whose elements are neighbors in memory; empty where there is none."""
+        """The dim whose elements are neighbors in memory; empty if there is none."""
         return self.dims[-1] if self.dims else ""
 
     @property
     def buffer(self) -> str:
-        """What launches call its memory, and references its array: its role, or its name where it is an operand or a
-        further result."""
+        """The name of its memory in launches and of its array in references: its role, or its name if it is an operand
+        or a further result."""
         return self.name if self.role in ("operand", "result") else self.role
 
     def has_pairs(self, dim: str) -> bool:

@@ -186,7 +186,7 @@ class Expectation:
 
 
 def expect(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy, arithmetic: str = "") -> Expectation:
-    """What a right kernel may answer, in the shape of `problem.result`.  Arrays as for `reference`."""
+    """The results that a correct kernel may give, in the shape of `problem.result`.  Arrays as for `reference`."""
     return expect_all(problem, arrays, xp, arithmetic)[0]
 
 
@@ -222,7 +222,7 @@ def expect_all(
 
 
 def _winograd_slack(problem: ConvProblem, arrays: Mapping[str, Array], arithmetic: Arithmetic, xp: Any) -> Array:
-    """How far transforms, and what they are rounded to, may take the sums."""
+    """How far transforms, and the rounding of their results, may move the sums."""
     from convgen.ir import winograd_error
 
     if arithmetic.w_alone:

@@ -125,7 +125,7 @@ def _finite(problem: ConvProblem, role: str, dims: tuple[str, ...], arrays: Mapp
 
 
 def _padded(problem: ConvProblem, extents: tuple[int, int], x: Array, xp: Any) -> Array:
-    """The input with its padding, as far as windows reach, and zeros behind it up to whole tiles."""
+    """The input with its padding, as far as windows reach, then zeros up to whole tiles."""
     padded = xp.zeros((problem.n, *extents, problem.c))
     # a convolution over w alone has images one row high
     (top, left), (h, w) = (0, *problem.pad_lo)[-2:], (1, *problem.input)[-2:]

@@ -21,8 +21,8 @@ DEFAULT_PIXELS, DEFAULT_BYTES = 64, 128
 
 @dataclass(frozen=True)
 class Pixel:
-    """A pixel that a load brings: its image, its coordinates in the tensor, and its number from 1; 0 where it lies
-    outside and is filled in."""
+    """A pixel that is loaded: its image, its coordinates in the tensor, and its number from 1; 0 if it lies outside and
+    is filled in."""
 
     n: int
     at: tuple[int, ...]
@@ -45,7 +45,7 @@ class Load:
 
     @property
     def role(self) -> str:
-        """Of the tensor that is loaded: x, or y for dgrad."""
+        """The role of the tensor that is loaded: x, or y for dgrad."""
         return "x" if self.problem.op in FORWARD else "y"
 
     @property
@@ -54,7 +54,7 @@ class Load:
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:
-        """Of each axis: the first and the last coordinate that a load with these offsets can reach."""
+        """For each axis, the first and the last coordinate that a load with these offsets can reach."""
         return tuple(
             (axis.lower + offset, extent - 1 + axis.upper + offset)
             for axis, offset, extent in zip(self.axes, self.offsets, self.extents, strict=True)
@@ -83,7 +83,7 @@ class Load:
         return Pixel(n, at, number + 1 if inside else 0)
 
     def refusals(self) -> list[str]:
-        """What the driver or the hardware would refuse of it."""
+        """Why the driver or the hardware would refuse the load."""
         tensor, rank = self.problem.tensor(self.role), len(self.axes) + 2
         size, channels = tensor.element.bytes, tensor.extent("c" if self.role == "x" else "k")
         dims = (channels, *reversed(self.extents), self.problem.n)

@@ -18,7 +18,7 @@ _COLORS = {"loaded": "#2a6f97", "fill": "#e07a5f", "tensor": "#eef1f4", "outside
 
 @dataclass(frozen=True)
 class Plane:
-    """A picture of one image, or of one of its planes: rows by columns around what a load touches."""
+    """A picture of one image, or of one of its planes: rows by columns around the pixels that a load touches."""
 
     title: str
     row_dim: str  # empty: there is one row
@@ -30,7 +30,7 @@ class Plane:
 
 
 def explain(load: Load) -> Explanation:
-    """What is loaded, pixel by pixel."""
+    """The pixels that are loaded, one by one."""
     return Explanation((_summary(load), _pixels(load)))
 
 
@@ -93,7 +93,7 @@ def _plane(load: Load, outer: tuple[int, ...], order: dict[tuple[int, int], int]
 
 
 def _window(bound: tuple[int, int], extent: int, touched: Sequence[int]) -> Sequence[int]:
-    """All coordinates of the tensor and the box where these are few, else those around what is loaded."""
+    """All coordinates of the tensor and the box if they are few, else those around the loaded pixels."""
     low, high = min(bound[0], 0), max(bound[1], extent - 1)
     if high - low >= _WIDEST:
         low, high = max(low, min(touched) - 1), min(high, max(touched) + 1)

@@ -160,8 +160,8 @@ def _legal(tuned: database.Tuned, problem: ConvProblem, target: Target) -> Choic
 
 
 def _expected(problem: ConvProblem, target: Target, chosen: Strategy, options: Options, tuned: Options) -> float:
-    """How many times longer the cost model expects options to take than what was tuned did without the epilogue, and
-    the epilogue's bytes."""
+    """How many times as long as the tuned choice, measured without the epilogue, options take by the cost model; the
+    epilogue adds its bytes."""
     plain = replace(problem, epilogue=None)
     us = (problem.min_bytes - plain.min_bytes) / target.gpu.memory.per_second * 1e6
     return chosen.estimate(problem, target, options) / (chosen.estimate(plain, target, tuned) + us)

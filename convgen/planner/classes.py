@@ -50,7 +50,7 @@ def chosen(plans: Mapping[int, Plan], images: Collection[int]) -> tuple[int, ...
 
 
 def _code(plan: Plan) -> tuple[str, str, int]:
-    """What the code of a plan of dynamic sizes follows from; that of larger ones may count in more bits."""
+    """A key of the code of a plan of dynamic sizes; larger sizes may count in more bits."""
     return plan.strategy, plan.configuration, plan.size_class.most
 
 

@@ -48,7 +48,7 @@ class DatabaseWarning(UserWarning):
 
 
 class Status(enum.StrEnum):
-    """What is known of a candidate."""
+    """The state of a candidate."""
 
     TIMED = "timed"  # measured, not verified
     RIGHT = "right"  # measured, and its result is right
@@ -114,7 +114,7 @@ def user_path() -> Path:
 
 
 def lookup(problem: ConvProblem, target: Target, gpu: str | None = None, strategy: str | None = None) -> Tuned | None:
-    """The first of `ranked`; None where there is none."""
+    """The first of `ranked`; None if there is none."""
     return next(ranked(problem, target, gpu, strategy), None)
 
 

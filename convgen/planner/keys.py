@@ -1,4 +1,4 @@
-"""What a measurement belongs to: a problem as text, and the problems that may stand in for one."""
+"""The keys of measurements: a problem as text, and the problems that may stand in for one."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def _epilogue_class(problem: ConvProblem, without: str) -> str:
 
 
 def _kind(problem: ConvProblem, t: Tensor) -> str:
-    """Of a further result: of the operator's result, or a sum of what the operator reads."""
+    """The kind of a further result: computed from the operator's result, or a sum of a tensor that the operator
+    reads."""
     like = problem.like(t)
     return "result" if like is problem.result else f"sum({like.role})"
 

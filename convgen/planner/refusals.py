@@ -1,4 +1,4 @@
-"""Why no strategy serves a convolution, as diagnostics that point at what is to blame in its spec."""
+"""Why no strategy serves a convolution, as diagnostics that point at the cause in its spec."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def diagnostics(error: CannotServe, request: Request, target: Target) -> list[Di
 
 
 def _states(strategy: str, error: CannotServe) -> bool:
-    """Whether it is the spec that asks for what cannot serve."""
+    """Whether the spec itself asks for what cannot be served."""
     return strategy in error.obstacles or (strategy == "auto" and error.obstacles.keys() >= set(strategies.AUTO))
 
 
@@ -100,7 +100,7 @@ def _or_another(hint: str, error: CannotServe, request: Request, target: Target)
 
 
 def _without_kernel(request: Request, target: Target) -> str:
-    """What to write for another kernel of the strategy to serve, with the other options."""
+    """The hint that, without this kernel, another one of the strategy would serve, with the other options."""
     if "kernel" not in request.options:
         return ""
     more = {name: value for name, value in request.options.items() if name != "kernel"}

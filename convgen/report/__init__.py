@@ -1,1 +1,1 @@
-"""What convgen knows of a convolution as a page with pictures: `convgen explain --html`."""
+"""A page with pictures about a convolution: `convgen explain --html`."""

@@ -63,7 +63,7 @@ def page(compilations: Iterable[Compilation], progress: Callable[[str], None] = 
 
 
 def _by_anchor(compilations: Iterable[Compilation]) -> dict[str, Compilation]:
-    """By the names that links go by: a name that specs repeat gets a number, behind a sign that no name has."""
+    """The entries by their anchors: a name that specs repeat gets a number, after a sign that no name contains."""
     found: dict[str, Compilation] = {}
     count = Counter[str]()
     for c in compilations:
@@ -102,7 +102,7 @@ def _id(name: str, title: str) -> str:
 
 
 def _wide(picture: str) -> str:
-    """What may be wider than the page scrolls by itself."""
+    """A block that scrolls by itself if it is wider than the page."""
     return f'<div class="wide" tabindex="0" role="region" aria-label="picture">{picture}</div>' if picture else ""
 
 
@@ -148,7 +148,7 @@ def _times(c: Compilation) -> str:
 
 
 def _timeline(c: Compilation) -> Timeline | str:
-    """Of the longest launch, emulated on one image; or why there is none."""
+    """The timeline of the longest launch, emulated on one image; or why there is none."""
     from convgen.ir import verify
 
     try:

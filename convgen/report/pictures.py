@@ -105,7 +105,7 @@ def tiles(plan: Plan) -> str:
 
 
 def shared_memory(plan: Plan, alone: bool = False) -> str:
-    """What a block's shared memory holds, to scale, of what the target has; empty where a kernel needs none."""
+    """The contents of a block's shared memory, to scale with the target's; empty if a kernel needs none."""
     launch = max(plan.launches, key=lambda one: one.shared_bytes, default=None)
     if launch is None or not launch.shared_bytes:
         return ""
@@ -130,7 +130,7 @@ def shared_memory(plan: Plan, alone: bool = False) -> str:
 
 
 def shared_rows(plan: Plan) -> dict[str, int]:
-    """Bytes by what they are for, where the kernel tells."""
+    """Bytes by their purpose, if the kernel tells."""
     table = plan.layout.shared_table if isinstance(plan.layout, Layout) else ()
     return {f"{name} ({text})": _product(text) for name, text in table}
 

@@ -1,4 +1,4 @@
-"""What the documents that convgen implements found, found again: `convgen reproduce NAME`.
+"""Reproduces the findings of the documents that convgen implements: `convgen reproduce NAME`.
 
 docs/reproduction.md lists their claims.  An experiment is a function that returns an `Outcome`: our figures beside the
 document's, and why they differ.  Some weigh what `convgen bench` measured, and take its record.
@@ -24,7 +24,7 @@ _NETCL = "netcl wiki"
 
 @dataclass(frozen=True)
 class Results:
-    """What a benchmark writes: the command, and what its rows have."""
+    """The results of a benchmark: the command, and its rows."""
 
     command: str
     row: frozenset[str]

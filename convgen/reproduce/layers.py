@@ -1,4 +1,4 @@
-"""What files of benchmarks/results say of LeNet, of im2col's forms, and of strategies beside a loop, in float32."""
+"""Findings from benchmarks/results about LeNet, im2col's forms, and strategies compared with a loop, in float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What files of benchmarks/results say of networks, and of layers in float16."""
+"""Findings from benchmarks/results about networks, and about layers in float16."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def networks(record: Mapping[str, Any]) -> Outcome:
 
 
 def _layer(text: str) -> Layer:
-    """Of a spec.  Layers that no network here has (grouped, not square) are like none of theirs."""
+    """A spec's layer.  Layers that no network here has (grouped, not square) are like none of theirs."""
     (compilation,) = driver.load(Spec(text))
     p = compilation.request.problem
     square = p.rank == 2 and all(len({*axes}) == 1 for axes in (p.input, p.filter, p.stride, (*p.pad_lo, *p.pad_hi)))
@@ -184,7 +184,7 @@ _ORDERS = {
 
 
 def reuse(record: Mapping[str, Any]) -> Outcome:
-    """Figure 18b: what it gains to walk the taps inside of the channels, and to keep a halo tile."""
+    """Figure 18b: the gain from walking the taps inside the channels, and from keeping a halo tile."""
     # where a k block does not divide the channels, mma_gemm gathers single elements, which has nothing to do with reuse
     rows = [row for row in record["rows"] if _layer(row["spec"]).c % 64 == 0]
     values: dict[str, list[float | None]] = {

@@ -31,12 +31,12 @@ class Layer:
 
     @property
     def input_elements(self) -> int:
-        """Of one image."""
+        """Elements of one image."""
         return self.c * self.h * self.h
 
     @property
     def lowered_elements(self) -> int:
-        """Of one image's matrix of windows, p*q x c*r*s; of a 1x1 layer as well."""
+        """Elements of one image's matrix of windows, p*q x c*r*s; also for a 1x1 layer."""
         return self.p * self.p * self.c * self.r * self.r
 
     @property

@@ -1,4 +1,4 @@
-"""What an experiment found: our figures beside a document's, as a table, as JSON and as a picture."""
+"""The outcome of an experiment: our figures beside a document's, as a table, as JSON and as a picture."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def _network(name: str, machine: Machine, n: int = _BATCH) -> list[tuple[Timing,
 
 
 def _utilization(found: Iterable[tuple[Timing, int]]) -> float:
-    """Of a network on one machine, in percent."""
+    """A network's utilization of one machine, in percent."""
     found = list(found)
     macs, cycles = sum(t.macs * count for t, count in found), sum(t.cycles * count for t, count in found)
     return 100 * macs / (cycles * found[0][0].machine.array ** 2)

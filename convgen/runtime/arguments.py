@@ -1,4 +1,4 @@
-"""What a kernel expects of each argument, and the words for an argument that is something else."""
+"""A kernel's expectations of each argument, and the messages for an argument that does not meet them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Slot:
 
     @cached_property
     def numpy_dtypes(self) -> tuple[Any, ...]:
-        """The NumPy types taken; the first is what a result has."""
+        """The NumPy types that are accepted; a result has the first."""
         import numpy
 
         raw = _RAW_BITS.get(self.tensor.dtype, ())
@@ -189,7 +189,7 @@ def overlap(one: Tensor, address: int, other: Tensor, start: int) -> bool:
 
 
 def check_addresses(slots: Sequence[Slot], addresses: Sequence[int], in_place: Collection[tuple[str, str]]) -> None:
-    """What depends on the addresses alone, so that a prepared launch need not be checked again.
+    """Checks whatever depends only on the addresses, so that a prepared launch need not be checked again.
 
     Raises Misaligned, and Overlap as `check_overlap` does."""
     for slot, address in zip(slots, addresses, strict=False):

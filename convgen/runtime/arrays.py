@@ -72,7 +72,7 @@ class CupyLibrary:
         )
 
     def strides(self, slot: Slot) -> tuple[int, ...]:
-        """Of an array that is as the slot says, in bytes."""
+        """The strides, in bytes, of an array that meets the slot."""
         return tuple(s * slot.tensor.element.bytes for s in slot.tensor.strides)
 
     def stream(self, device: int) -> int:
@@ -128,7 +128,7 @@ class TorchLibrary:
         )
 
     def strides(self, slot: Slot) -> tuple[int, ...]:
-        """Of a tensor that is as the slot says, in elements."""
+        """The strides, in elements, of a tensor that meets the slot."""
         return slot.tensor.strides
 
     def stream(self, device: int) -> int:
@@ -261,7 +261,7 @@ def external_stream(stream: int) -> Any:
 
 @dataclass(frozen=True)
 class _Stream:
-    """A handle, by the protocol that CuPy asks for."""
+    """A stream's handle, in the protocol that CuPy expects."""
 
     handle: int
 
@@ -288,7 +288,7 @@ def check_numpy(array: object, slot: Slot) -> None:
 
 
 def _numpy_of(array: object, slot: Slot) -> str:
-    """What makes an argument of another kind NumPy's, where something does."""
+    """The text of a call that turns an argument of another kind into a NumPy array; empty if there is none."""
     if slot.written:
         return ""
     library = type(array).__module__.partition(".")[0]
@@ -304,7 +304,8 @@ def _numpy_of(array: object, slot: Slot) -> str:
 
 
 def strides_of(array: Array) -> tuple[Any, ...]:
-    """In elements, of a NumPy or CuPy array.  Those of a record's field may be no whole numbers; a tensor's are."""
+    """The strides of a NumPy or CuPy array, in elements.  Those of a record's field may not be whole numbers; a
+    tensor's are."""
     size = array.dtype.itemsize
     return tuple(s / size if s % size else s // size for s in array.strides)
 

@@ -1,4 +1,4 @@
-"""From a plan and its source to a compiled artifact, through two levels of cache.
+"""Turns a plan and its source into a compiled artifact, through two levels of cache.
 
 An artifact's key is over what was compiled (source, NVRTC's version, flags, the plan's launches): whoever
 makes the same kernel again gets the cubin.  A *request key* is over what the user asked for, with every

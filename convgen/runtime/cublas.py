@@ -42,7 +42,7 @@ _idle: dict[int, list[int]] = {}
 
 @cache
 def _library() -> ctypes.CDLL:
-    """The cuBLAS that CuPy found and loaded.  Raises DriverError where there is none."""
+    """The cuBLAS that CuPy found and loaded.  Raises DriverError if there is none."""
     cupy_library.load()
     try:
         from cupy_backends.cuda.api import runtime

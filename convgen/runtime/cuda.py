@@ -55,14 +55,14 @@ class Gpu(NamedTuple):
 
 
 class Capture(NamedTuple):
-    """What a stream is being captured into: a number, unique in the process, and the graph's handle."""
+    """The capture of a stream: a number that is unique in the process, and the graph's handle."""
 
     number: int
     graph: int
 
 
 class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute; the value is a union of 64 bytes of which convgen sets an int."""
+    """CUlaunchAttribute; the value is a union of 64 bytes, of which convgen sets one int."""
 
     _fields_ = (("id", c_int), ("pad", c_int), ("value", c_int), ("rest", c_ubyte * 60))
 
@@ -185,7 +185,7 @@ class Driver:
         return status.value != 0
 
     def capture(self, stream: int) -> Capture | None:
-        """What a stream is being captured into, if it is."""
+        """The capture that a stream is in, if any."""
         status, number, graph = c_int(), c_uint64(), c_void_p()
         failed = self._library.cuStreamGetCaptureInfo_v2(
             c_void_p(stream), ctypes.byref(status), ctypes.byref(number), ctypes.byref(graph), None, None
@@ -211,7 +211,7 @@ class Driver:
             self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
 
     def wait(self, stream: int, earlier: int) -> None:
-        """Orders what comes on `stream` after what is on `earlier`, without stopping the host."""
+        """Makes later work on `stream` wait for the work on `earlier`, without blocking the host."""
         event = c_void_p()
         self._call("cuEventCreate", ctypes.byref(event), c_uint(EVENT_DISABLE_TIMING))
         try:

@@ -11,12 +11,12 @@ from convgen.runtime.manifest import Manifest
 
 
 def title(m: Manifest) -> str:
-    """One line: what it computes, how, and for which GPUs."""
+    """A one-line title: the computation, the strategy, and the GPUs."""
     return f"{m.name}: {m.op} by {m.strategy} ({m.config}) for {m.target}"
 
 
 def docstring(m: Manifest) -> str:
-    """What `help` and a notebook's `kernel?` show."""
+    """The text that `help` and a notebook's `kernel?` show."""
     tensors = "\n".join(f"    {tensor}" for tensor in m.arguments)
     results = "\n".join(f"    {tensor}" for tensor in m.results)
     returns = "Returns a tuple" if m.further else "Returns"

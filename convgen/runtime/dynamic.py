@@ -101,7 +101,7 @@ class DynamicKernel(Kernel):
         return self._for(given, out).emulate(*given, out=out, **options)
 
     def explain(self) -> str:
-        """As of any kernel; of several classes, also which numbers of images run which."""
+        """As for any kernel; with several classes, also which numbers of images run which."""
         text = super().explain()
         if len(self.classes) == 1:
             return text
@@ -126,7 +126,7 @@ class DynamicKernel(Kernel):
 
     @cached_property
     def _kernels(self) -> dict[tuple[int, ...], _OfSizes]:
-        """By sizes."""
+        """The kernels by sizes."""
         return {}
 
     @cached_property
@@ -184,7 +184,7 @@ class DynamicKernel(Kernel):
         return found
 
     def _class(self, sizes: Mapping[str, int]) -> DynamicKernel:
-        """The one of `classes` for all these sizes.  Raises WrongShape where none goes as far."""
+        """The one of `classes` for all these sizes.  Raises WrongShape if none serves sizes so large."""
         ranked = sorted(self.classes, key=lambda kernel: kernel._behind(sizes))
         found = next((kernel for kernel in ranked if not kernel._exceeded(sizes)), ranked[0])
         if exceeded := found._exceeded(sizes):
@@ -192,7 +192,7 @@ class DynamicKernel(Kernel):
         return found
 
     def _behind(self, sizes: Mapping[str, int]) -> tuple[float, float]:
-        """What ranks the class among others for these sizes: by as many pixels of images as large as the spec's."""
+        """The class's rank among others for these sizes, by the equivalent number of images of the spec's size."""
         asked, planned = (prod(of[dim] for dim in self._dynamic.dims) for of in (sizes, self.manifest.written))
         n = self.manifest.written.get("n", 1)
         return behind(self._dynamic.estimates, n, asked * n / planned)
@@ -239,7 +239,7 @@ class _OfSizes(Kernel):
     alone = False
 
     def explain(self) -> str:
-        """That of the plan, and the sizes that the kernel has."""
+        """The plan's explanation, and the kernel's sizes."""
         return (
             f"{self.name} at {self.whole._said(self._chosen)}, by the plan for the sizes below\n\n{super().explain()}"
         )
@@ -288,7 +288,7 @@ def joined(kernels: Sequence[Kernel]) -> Kernel:
 
 
 def _face(kernel: Kernel) -> tuple[object, ...]:
-    """What a caller sees, but for the sizes that a call decides."""
+    """The interface that a caller sees, except for the sizes that a call decides."""
     m = kernel.manifest
     assert m.dynamic
     tensors = tuple(replace(t, extents=tuple(0 if isinstance(e, Size) else e for e in t.extents)) for t in m.tensors)

@@ -1,4 +1,4 @@
-"""What can go wrong between a kernel's source and its result, each with a stable name.
+"""The errors that can occur between a kernel's source and its result, each with a stable name.
 
 All are `ConvgenError`s; those for a caller's arguments are also the TypeError or ValueError that Python
 programs expect.

@@ -127,12 +127,12 @@ def program(manifest: Manifest) -> str:
 
 
 def file_name(name: str) -> str:
-    """What the program of a convolution is called."""
+    """The file name of a convolution's program."""
     return f"{name}_host.cpp"
 
 
 def _buffer_names(manifest: Manifest) -> dict[str, str]:
-    """What the program calls the memory that steps refer to; no two things have one name, and none is C++'s."""
+    """The program's names for the memory that steps refer to; they are distinct, and not C++ keywords."""
     names = {t.buffer: f"{t.role}_{t.name}" if t.role in ("operand", "result") else t.role for t in manifest.tensors}
     return names | {
         w.name: "workspace_" + re.sub(r"\W", "_", w.name.removeprefix("workspace.")) for w in manifest.workspaces
@@ -146,7 +146,8 @@ def _sizes(manifest: Manifest) -> dict[str, int]:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """Of memory, and of a file as NumPy's `tofile` writes an array: of a slice of channels, the whole array."""
+    """Bytes in memory, and in a file as NumPy's `tofile` writes an array: for a slice of channels, those of the whole
+    array."""
     return tensor.whole.span * tensor.element.bytes
 
 

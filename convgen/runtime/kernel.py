@@ -104,7 +104,7 @@ class Kernel:
 
     @property
     def _artifacts(self) -> tuple[Artifact, ...]:
-        """What is saved."""
+        """The artifacts to save."""
         return (self._artifact,)
 
     def __copy__(self) -> Kernel:
@@ -281,7 +281,7 @@ class Kernel:
 
     @cached_property
     def _slots(self) -> tuple[Slot, ...]:
-        """What is expected of each tensor that is read, each operand, and each result."""
+        """The slots: the expectations of each tensor that is read, each operand, and each result."""
         alignments: dict[str, int] = {}
         for step in self.manifest.steps:
             for param in step.params if isinstance(step, Launch) else ():
@@ -309,7 +309,8 @@ class Kernel:
         return tuple(out)
 
     def _bind(self, arrays: tuple[Array, ...], named: Mapping[str, Array], method: str = "") -> tuple[Array, ...]:
-        """The arguments in the order of the slots; `method` is what was called, for hints.  Raises WrongArguments."""
+        """The arguments in the order of the slots; `method` is the method that was called, for hints.  Raises
+        WrongArguments."""
         if len(arrays) + len(named) == len(self._names):
             try:
                 return (*arrays, *map(named.__getitem__, self._names[len(arrays) :]))
@@ -342,8 +343,8 @@ class Kernel:
         key: tuple[Any, ...],
         enqueue: Enqueue,
     ) -> bool:
-        """Makes `__call__` the quick way to launches for arrays like these, and to this one by its key; false where
-        there is none."""
+        """Makes `__call__` launch arrays like these the quick way, and this launch by its key; false if there is no
+        quick way."""
         call, launched = self._launches(library, device, tuple(array.dtype for array in given))
         with self._lock:
             keep(launched, key, enqueue)
@@ -357,7 +358,8 @@ class Kernel:
         return self._programs[device].prepared
 
     def _launches(self, library: CupyLibrary | TorchLibrary, device: int, dtypes: tuple[object, ...]) -> _Launches:
-        """Of calls with arrays of one library, with elements of these types, on a GPU; the results come last."""
+        """The launches of calls with arrays of one library, with elements of these types, on a GPU; the results come
+        last."""
         seen = library, device, dtypes
         with self._lock:
             if seen not in self._warm:

@@ -68,7 +68,7 @@ class Program:
         return made
 
     def prepare(self, key: tuple[int, ...]) -> Enqueue:
-        """What enqueues a call, kept in `prepared`.  Raises DriverError, WrongDevice."""
+        """The function that enqueues a call, kept in `prepared`.  Raises DriverError, WrongDevice."""
         stream, *addresses = key
         buffers = {t.buffer: (a, t.bytes) for t, a in zip(self._manifest.tensors, addresses, strict=False)}
         base = addresses[-1]
@@ -147,8 +147,8 @@ class Program:
         return cublas.prepare(step, buffers, self.device, stream), ()
 
     def _grid_of(self, step: Launch) -> tuple[tuple[int, int, int], int]:
-        """Its grid, of no more clusters than run at once: one that has to wait would take as long again as all the
-        others.  Its bytes of shared memory, by which no cluster has to wait either."""
+        """A launch's grid, with no more clusters than can run at once, since one that waits would double the time; and
+        its bytes of shared memory, chosen so that no cluster has to wait for them either."""
         grid, behind = launch_grid(step, self._sms), step != self._manifest.steps[0]
         if not step.persistent or step.cluster == 1:
             return grid, launch_bytes(step, grid[0], self._sms, behind)
@@ -215,7 +215,7 @@ def scratch_bytes(manifest: Manifest) -> int:
 
 
 def _workspaces(manifest: Manifest) -> tuple[Workspace, ...]:
-    """Those of the plan, and cuBLAS's."""
+    """The plan's workspaces, and cuBLAS's."""
     return (*manifest.workspaces, *([cublas.WORKSPACE] if _calls_cublas(manifest) else ()))
 
 

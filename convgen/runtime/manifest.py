@@ -148,13 +148,13 @@ class Manifest:
 
     @property
     def size_class(self) -> SizeClass:
-        """What is known of the kernel as one of several for different numbers of images; of dynamic sizes."""
+        """The kernel's size class, if it has dynamic sizes and is one of several for different numbers of images."""
         assert self.dynamic
         sizes = self.written | {dim: int(extent) for dim, extent in self.dynamic.derived}
         return SizeClass(self.dynamic.estimates, most_images(self.dynamic.limits, sizes))
 
     def at(self, sizes: Mapping[str, int]) -> Manifest:
-        """That of a kernel whose dims that vary have these sizes, all of which are given."""
+        """The manifest of the kernel for these sizes of its dynamic dims, all of which are given."""
         fields = {name: _at(getattr(self, name), sizes, self._sized) for name, _ in _hints(Manifest)}
         return Manifest(**fields | {"dynamic": None})
 
@@ -226,7 +226,7 @@ def _record(kind: Any, data: Any) -> Any:
 
 
 def _parts(value: Any) -> tuple[Any, ...]:
-    """What a record or a tuple holds."""
+    """The parts of a record or a tuple."""
     if isinstance(value, tuple):
         return value
     kind: type = type(value)

@@ -40,7 +40,7 @@ _FIGURES: dict[str, re.Pattern[str]] = {
 
 @dataclass(frozen=True)
 class Resources:
-    """What one entry point takes, as ptxas reports it: registers a thread, the rest in bytes.
+    """The resources of one entry point, as ptxas reports them: registers per thread, the rest in bytes.
 
     `shared` is static shared memory; the dynamic part is in the plan's `Launch`.
     """
@@ -55,7 +55,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What NVRTC made of a source, the same in every run; `resources` are ptxas's figures by entry point."""
+    """NVRTC's output for a source, the same in every run; `resources` are ptxas's figures by entry point."""
 
     cubin: bytes
     ptx: str

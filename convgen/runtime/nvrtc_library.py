@@ -27,7 +27,7 @@ _UNCACHED = "--no-cache"
 
 @dataclass(frozen=True)
 class Result:
-    """What NVRTC made of a source; `error` is empty where it is right, else NVRTC's word for what went wrong."""
+    """NVRTC's output for a source; `error` is empty if compilation succeeded, else NVRTC's name for the error."""
 
     error: str
     log: str
@@ -59,7 +59,7 @@ class Library:
             self._library.nvrtcDestroyProgram(byref(program))
 
     def _get(self, what: str, program: c_void_p) -> bytes:
-        """A product of a compilation; empty where it has none."""
+        """A product of a compilation; empty if there is none."""
         size = c_size_t()
         if getattr(self._library, f"nvrtcGet{what}Size")(program, byref(size)):
             return b""

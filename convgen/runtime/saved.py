@@ -53,7 +53,7 @@ def one(kernels: Sequence[Kernel]) -> Kernel:
 
 
 def packed(kernel: Kernel) -> bytes:
-    """What the kernel's file has."""
+    """The contents of the kernel's file."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files(kernel._artifacts).items():

@@ -22,7 +22,7 @@ _INTERLEAVE_NONE = 0
 
 
 class Enumerator(NamedTuple):
-    """Of cuda.h: its name, which a C++ program has, and its number, which the driver takes."""
+    """An enumerator of cuda.h: its name, for C++ programs, and its number, for the driver."""
 
     name: str
     number: int

@@ -121,16 +121,16 @@ class SystolicArray:
         return y
 
     def keys(self) -> list[Key]:
-        """In the order of the stream: pixel after pixel, and of each the images."""
+        """Keys in the order of the stream: pixel after pixel, and for each, its images."""
         blocks = range(-(-self.problem.n // self.machine.word))
         return list(product(product(*map(range, self.problem.output)), blocks))
 
     def _images(self, key: Key) -> int:
-        """Of a word, all but the last of a batch full."""
+        """The number of images in a word; all words but a batch's last are full."""
         return min(self.machine.word, self.problem.n - key[1] * self.machine.word)
 
     def _word(self, key: Key, tap: Position, channel: int) -> np.ndarray:
-        """What a tap reads of a channel for an output position; zeros in the padding."""
+        """The word that a tap reads of a channel for an output position; zeros in the padding."""
         p, (position, block) = self.problem, key
         axes = zip(position, tap, p.stride, p.dilation, p.pad_lo, strict=True)
         at = tuple(o * stride + t * dilation - pad for o, t, stride, dilation, pad in axes)

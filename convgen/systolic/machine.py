@@ -32,7 +32,7 @@ class Machine:
 
     @property
     def bytes_a_cycle(self) -> float:
-        """Of off-chip memory."""
+        """Bytes per cycle of off-chip memory."""
         return self.dram / self.hertz
 
     @property

@@ -1,4 +1,4 @@
-"""What the array holds, pass by pass."""
+"""The schedule of the array's contents, pass by pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tap = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Shape:
-    """What the schedule needs to know of a convolution.  C and K are a group's; positions are output pixels of one
+    """A convolution's sizes, as the schedule uses them.  C and K are a group's; positions are output pixels of one
     image."""
 
     n: int
@@ -34,7 +34,7 @@ class Shape:
 
 
 class NotModeled(ConvgenError):
-    """A convolution is none that the machine's schedule is known for."""
+    """The machine has no known schedule for a convolution."""
 
 
 _HINT = "hint: `--only NAME` leaves it out of a file of several convolutions"
@@ -85,7 +85,7 @@ def check_tiles(shape: Shape, machine: Machine, tiles: int) -> int:
 
 
 def row_blocks(shape: Shape, machine: Machine, tiles: int) -> Iterator[tuple[tuple[Tap, int], ...]]:
-    """What the rows hold: a block of channels of one tap after another, or all channels of `tiles` taps."""
+    """The contents of the rows: a block of channels of one tap after another, or all channels of `tiles` taps."""
     taps = list(product(*map(range, shape.filter)))
     for first in range(0, len(taps), tiles):
         for c in range(0, shape.c, machine.array):

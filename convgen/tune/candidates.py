@@ -25,7 +25,7 @@ Candidate = tuple[str, Options]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be tried for a problem: `names` are strategies, `fixed` options that all candidates have; `strategy`
+    """The candidates to try for a problem: `names` are strategies, `fixed` options that all candidates have; `strategy`
     and `options` are what the spec states."""
 
     problem: ConvProblem
@@ -37,7 +37,7 @@ class Wanted:
 
 
 def listed(wanted: Wanted) -> tuple[Candidate | None, list[Candidate]]:
-    """What `auto` takes where nothing is tuned, and all candidates."""
+    """The choice of `auto` without tuning, and all candidates."""
     from convgen import planner
 
     problem, target = wanted.problem, wanted.target
@@ -75,7 +75,7 @@ def promising(problem: ConvProblem, target: Target, names: Sequence[str], most: 
 
 
 def chosen(problem: ConvProblem, target: Target, plan: Callable[[], Choice | None]) -> Candidate | None:
-    """What the planner takes, when it is asked by `plan`; None where nothing serves."""
+    """The planner's choice, if it is asked by `plan`; None if nothing serves."""
     from convgen import planner
 
     try:
@@ -86,14 +86,14 @@ def chosen(problem: ConvProblem, target: Target, plan: Callable[[], Choice | Non
 
 
 def stated(problem: ConvProblem, target: Target, candidate: Candidate) -> Candidate:
-    """The candidate with every option stated, as its strategy settles it: what is kept of a measurement must
-    not change its meaning when defaults do."""
+    """The candidate with every option stated, as its strategy settles it: a stored measurement must not change its
+    meaning when defaults do."""
     name, options = candidate
     return name, strategies.STRATEGIES[name].stated(problem, target, options)
 
 
 def _offers(problem: ConvProblem, target: Target, name: str, fixed: Options) -> Iterator[Options]:
-    """The strategy's default, then what it offers."""
+    """The strategy's default, then its other candidates."""
     strategy = strategies.STRATEGIES[name]
     if not strategy.obstacles(problem, target, fixed):
         yield stated(problem, target, (name, fixed))[1]

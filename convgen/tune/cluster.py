@@ -119,7 +119,8 @@ def _started(ray: Any, actors: list[Actor], warn: Callable[[str], None]) -> list
 
 
 class Serving:
-    """What runs in an actor: a candidate that crashes or hangs ends the actor's own worker, and the actor lives on."""
+    """The object that runs in an actor: a candidate that crashes or hangs ends the actor's own worker, and the actor
+    lives on."""
 
     def __init__(self, factory: Callable[[], Any]) -> None:
         self._worker = Worker(factory)
@@ -169,7 +170,7 @@ class Actor:
         return found
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """As `search.Measurer.call`."""
+        """Like `search.Measurer.call`."""
         if self._actor is None:
             try:
                 self.begin()
@@ -204,7 +205,7 @@ class Compiler:
         self._ahead = max(2, -(-2 * workers // users))
 
     def build_all(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Artifact | Failure]]:
-        """As `bench.build.Builder.build_all`.  Raises Lost where the cluster fails, NoCluster."""
+        """Like `bench.build.Builder.build_all`.  Raises Lost if the cluster fails, NoCluster."""
         waiting: deque[tuple[Job, Any]] = deque()
         source = iter(jobs)
         try:
@@ -220,7 +221,7 @@ class Compiler:
                 self._ray.cancel(built)
 
     def each(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
-        """As `bench.build.Builder.each`.  Raises NoCluster."""
+        """Like `bench.build.Builder.each`.  Raises NoCluster."""
         try:
             for found in list(map(self._remote(function).remote, items)):
                 yield _get(self._ray, found)
@@ -233,7 +234,7 @@ class Compiler:
 
 
 def _get(ray: Any, asked: Any, seconds: float | None = None) -> Any:
-    """What was asked of the cluster.  Raises Lost where whoever was asked is gone, NoCluster where it cannot answer."""
+    """The cluster's answer.  Raises Lost if whoever was asked is gone, NoCluster if the cluster cannot answer."""
     try:
         return ray.get(asked, timeout=seconds)
     except ray.exceptions.RayTaskError as e:  # it does not raise what it foresees: convgen, CuPy or a GPU is missing
@@ -243,7 +244,7 @@ def _get(ray: Any, asked: Any, seconds: float | None = None) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """What happened, of Ray's long messages: the error that a traceback ends in, else the first line."""
+    """The reason in one of Ray's long messages: the error that a traceback ends in, else the first line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     lines = str(error).strip().splitlines() or [type(error).__name__]

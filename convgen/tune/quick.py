@@ -55,7 +55,7 @@ class Stopwatch:
         return self._spent + self._longest
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """As `Worker.call`; what is compared gets the seconds that are left."""
+        """Like `Worker.call`; comparisons get the seconds that are left."""
         if method == "check":
             return self._measurer.call(method, *arguments)
         self._measurer.call("prepare", arguments[0])  # again, where a candidate has ended the process
@@ -127,7 +127,7 @@ def _measure(job: Job, db: Database, say: Say) -> None:
 
 
 def _candidates(job: Job) -> list[Candidate]:
-    """What is taken now, what is taken where nothing is tuned, and what the cost models find promising."""
+    """The current choice, the untuned choice, and those that the cost models find promising."""
     asked = job.problem, job.target, job.strategy, job.options
     now = chosen(job.problem, job.target, partial(planner.choose, *asked, job.gpu))
     untuned = chosen(job.problem, job.target, partial(planner.untuned, *asked))
@@ -145,7 +145,7 @@ def _tell(task: Task, say: Say, _: Measurement) -> None:
 
 
 def gpu() -> Gpu:
-    """What the measuring process serves: CuPy alone, which loads quickly."""
+    """The kinds of GPU that the measuring process serves, by CuPy alone, which loads quickly."""
     from convgen.bench.backend import CupyBackend
 
     cuda.driver()
@@ -153,7 +153,7 @@ def gpu() -> Gpu:
 
 
 class _Process:
-    """The measuring process, for the thread whose turn it is: it is kept for the next kernel for a while."""
+    """The measuring process, which one thread uses at a time; it is kept for a while for the next kernel."""
 
     def __init__(self) -> None:
         self._worker, self._uses = Worker(gpu), 0

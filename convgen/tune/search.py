@@ -48,12 +48,12 @@ class Measurer(Protocol):
 
 
 class Lost(Exception):
-    """Who measured is gone, and what was asked may be asked again; str() says why."""
+    """The measurer is gone, and the request may be repeated; str() says why."""
 
 
 @dataclass
 class Task:
-    """One problem's search on one kind of GPU: what is to be tried, what is known.
+    """One problem's search on one kind of GPU: candidates to try, and results so far.
 
     `untuned` is the candidate that `auto` takes without a database (None: the first).
     """
@@ -78,7 +78,7 @@ class Task:
 
     @property
     def finalists(self) -> list[Measurement]:
-        """Those built candidates that are close to the best, best first."""
+        """The built candidates that are close to the best, best first."""
         timed = [self.known[candidate] for candidate in self.built]
         found = sorted((m for m in timed if m.status in (Status.TIMED, Status.RIGHT)), key=lambda m: m.us or math.inf)
         return [m for m in found if (m.us or 0.0) <= _CLOSE * (found[0].us or 0.0)][:_FINALISTS]
@@ -96,7 +96,7 @@ class Task:
 
     @property
     def given_up(self) -> set[str]:
-        """Strategies of which enough is known."""
+        """Strategies that need no further measurements."""
         times: dict[str, list[float]] = {}
         for m in self.known.values():
             times.setdefault(m.strategy, []).append(m.us or math.inf)
@@ -105,7 +105,7 @@ class Task:
 
     @property
     def default(self) -> Measurement | None:
-        """What is known of the untuned choice."""
+        """The measurement of the untuned choice."""
         untuned = self.untuned or next(iter(self.candidates), None)
         return self.known.get(_identity(untuned)) if untuned else None
 
@@ -178,7 +178,7 @@ class Search:
         self._settle()
 
     def _jobs(self) -> Iterator[Job]:
-        """What to build, as far as it is asked for."""
+        """The kernels to build, as far as requested."""
         for job in self._task.jobs:
             if job.strategy not in self._task.given_up:
                 yield job

@@ -42,7 +42,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Machines:
-    """What tuning may use: GPUs to measure on, and a compiler for them all."""
+    """The resources for tuning: GPUs to measure on, and a compiler for them all."""
 
     members: Sequence[Member]
     build: Build

@@ -36,7 +36,7 @@ class CandidateFailed(Exception):
 
 
 class Gpu:
-    """What runs in the worker: buffers and the reference are kept for as long as the problem stays."""
+    """The object that runs in the worker: it keeps buffers and the reference as long as the problem stays."""
 
     def __init__(self, backend: Backend | None = None, ends: bool = False) -> None:
         """`backend` is the one at hand by default; `ends` has large results checked at their ends alone."""
@@ -196,7 +196,7 @@ class Worker:
 
 
 def devices() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES may say for each GPU that this process sees alone.  Raises NoGpu."""
+    """The value of CUDA_VISIBLE_DEVICES that selects each GPU that this process sees.  Raises NoGpu."""
     count = cuda.driver().device_count
     seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in seen.split(",")] if seen else [str(i) for i in range(count)]
