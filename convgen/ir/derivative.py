@@ -90,8 +90,7 @@ def _from_fewest(steps: _Steps, e: Expr, kept: Sequence[str]) -> dict[Symbol, Ex
 
 
 def _unkept(epilogue: ep.Epilogue, steps: _Steps, e: Expr, result: str) -> str:
-    """The message that the derivative needs more than is kept; it says what to keep: a part of the result's value, or the
-    sums."""
+    """The message that the derivative needs more than is kept, with what to keep: part of the value, or the sums."""
     writer = Writer(ep.Acc(), "")
     known = "" if len(steps.behind(e)) > 1 else f" is {writer.expression(e)}, which"
     said = f"the derivative of `{result}` by acc{'' if writer.body else known}"

@@ -1,5 +1,5 @@
-"""What may be asked of convgen, of tensors or of fake ones: convolutions and their gradients, also with sums of each
-channel, and in aten's terms."""
+"""Requests to convgen, for tensors or fake ones: convolutions and their gradients, also with sums of each channel, and
+in aten's terms."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Asked(Protocol):
     def reads(self) -> tuple[Tensor, Tensor]: ...
     @property
     def operands(self) -> Sequence[Tensor]:
-        """What an epilogue reads."""
+        """The operands that an epilogue reads."""
 
     @property
     def key(self) -> Hashable:
-        """What those of one kind have in common."""
+        """A key that requests of one kind share."""
 
     @property
     def layer(self) -> str: ...
     @property
     def fused(self) -> str:
-        """What the kernel computes beside the convolution, in words."""
+        """A description of what the kernel fuses with the convolution."""
 
     def aten_us(self, timer: Timer) -> float:
         """aten's microseconds, with a pass in place of an epilogue, and without sums or a bias."""
@@ -50,7 +50,7 @@ class Asked(Protocol):
         them."""
 
     def recipe(self) -> Recipe:
-        """What is asked of convgen.  Raises ConvgenError."""
+        """The requested recipe.  Raises ConvgenError."""
 
     def served(self, tune: str | None = None) -> Served:
         """How convgen serves it, by `launch(*reads, operands)`.  The first one of a kind builds the kernel; the first
@@ -78,7 +78,7 @@ class Forward(NamedTuple):
 
     @property
     def geometry(self) -> tuple[Any, ...]:
-        """Of convgen::conv, where it is not transposed."""
+        """The geometry of convgen::conv, if it is not transposed."""
         return self[4:9]
 
     @property
@@ -166,7 +166,7 @@ class Gradient(NamedTuple):
         return remembered(self.key, self.recipe, self.reads, tune=tune)
 
     def by_aten(self) -> Tensor:
-        """By aten, which is cuDNN on a GPU."""
+        """The result by aten, which is cuDNN on a GPU."""
         order, geometry = self.order, self[4:]
         if self.op is Op.DGRAD:  # aten takes the layout of the filters, or of the input
             made = aten.input_gradient(self.first, in_order(self.second, order), self.size, *geometry)
@@ -187,8 +187,8 @@ COMPUTED = {"silu_backward_of_norm": 2.6}
 
 
 class Summed(NamedTuple):
-    """A convolution without an epilogue, or the gradient of an input, with an epilogue and sums of what it makes for
-    each channel (convgen.functional.pointwise); the sums' operands come last."""
+    """A convolution without an epilogue, or the gradient of an input, with an epilogue and sums of its results for each
+    channel (convgen.functional.pointwise); the sums' operands come last."""
 
     bare: Bare
     operands: Sequence[Tensor]
@@ -205,7 +205,7 @@ class Summed(NamedTuple):
 
     @property
     def fused(self) -> str:
-        """What is fused, in words."""
+        """A description of what is fused."""
         return f"{self.epilogue} sums: {self.sums}".lstrip()
 
     def aten_us(self, timer: Timer) -> float:
@@ -230,7 +230,7 @@ class Summed(NamedTuple):
         return remembered(self.key, self.recipe, (*self.reads, *self.operands), tune=tune)
 
     def by_aten(self) -> list[Tensor]:
-        """By aten: the result, and the sums in float32."""
+        """The result by aten, and the sums in float32."""
         operands, epilogue = self.operands, self.epilogue
         if isinstance(self.bare, Forward):  # whose bias is added before anything is rounded
             count = sum(step.operands for step in steps_of(epilogue))
@@ -257,8 +257,8 @@ class Summed(NamedTuple):
     @property
     def spared(self) -> float:
         """Tensors as large as the result that need not be read because the kernel makes the sums: the pass that would
-        make them reads the result, and with it each operand of that size; a pass behind it reads what the epilogue
-        makes, and not what the epilogue reads, but for what BatchNorm read.  With what both need not compute."""
+        make them reads the result, and with it each operand of that size; a later pass reads the epilogue's result, and
+        not its operands, except for the tensor that BatchNorm read.  Plus what these passes need not compute."""
         steps, large = steps_of(self.epilogue), [o.numel() == self.result.numel() for o in self.operands]
         read = large[: sum(step.operands for step in steps)]
         again = any(is_large and i != read_by_norm(steps) for i, is_large in enumerate(read))
@@ -327,8 +327,8 @@ def of_convolution(
     input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
 ) -> Bare | None:  # fmt: skip
-    """What aten::convolution asks for.  A transposed one without bias is the gradient of another; None where it would
-    not be, or where aten refuses the bias."""
+    """The request of aten::convolution.  A transposed one without bias is the gradient of another; None if it would not
+    be, or if aten refuses the bias."""
     if bias is not None and bias.shape != (weight.shape[1] * groups if transposed else weight.shape[0],):
         return None
     stride, padding, dilation, output_padding = of_each_axis(weight, stride, padding, dilation, output_padding)
@@ -352,7 +352,7 @@ def of_backward(
     grad: Tensor, input: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
 ) -> tuple[Bare, Bare] | tuple[()]:  # fmt: skip
-    """The gradients of the input and of the filters that aten::convolution_backward asks for.  Those of a transposed
+    """The gradients of the input and of the filters that aten::convolution_backward requests.  Those of a transposed
     convolution are a convolution of y's gradient, and the gradient of the filters that lead from that to the input."""
     stride, padding, dilation, output_padding = of_each_axis(weight, stride, padding, dilation, output_padding)
     geometry = stride, padding, dilation, groups

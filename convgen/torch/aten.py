@@ -1,4 +1,5 @@
-"""What the operators compute, by aten: on the CPU, for what convgen does not serve, and in autograd's formulas."""
+"""The operators' computations by aten: on the CPU, for calls that convgen does not serve, and in autograd's
+formulas."""
 
 from __future__ import annotations
 

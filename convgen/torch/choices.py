@@ -1,4 +1,5 @@
-"""Which convolutions and gradients go through convgen: those that it serves faster than aten, by measure."""
+"""Chooses the convolutions and gradients that go through convgen: those that it computes faster than aten, as
+measured."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class _Kind:
 
 
 class Choices:
-    """What computes each kind of convolution, decided once.
+    """The choice of what computes each kind of convolution, made once.
 
     A new kind's kernel is built by the `builders` while aten computes, else at once; then both are timed, and the
     faster one stays (without `measure`, convgen).  While a CUDA graph is captured nothing is built or timed.  Safe for
@@ -49,7 +50,7 @@ class Choices:
 
     @property
     def report(self) -> Report:
-        """A row for each kind that was met: what computes it, and why."""
+        """A row for each kind seen so far: what computes it, and why."""
         return Report([kind.row for kind in list(self._kinds.values())])
 
     def wait(self) -> None:
@@ -67,7 +68,7 @@ class Choices:
             self._builders.shutdown(wait=False, cancel_futures=True)
 
     def launch(self, asked: Asked) -> Launch | None:
-        """What computes it by convgen; None where aten does, perhaps for now."""
+        """The function that computes it by convgen; None if aten does, perhaps for now."""
         return self._kind(asked, self._measure).launch
 
     def row(self, asked: Asked) -> Row:

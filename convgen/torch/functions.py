@@ -111,7 +111,7 @@ def _conv(
 
 
 def _finished(made: Tensor, residual: Tensor | None, steps: Sequence[Step]) -> Tensor:
-    """A convolution's result behind its residual and activation, by torch, in its own type."""
+    """A convolution's result after its residual and activation, computed by torch, in its own type."""
     return aten.apply(steps, made if residual is None else made + residual, ()).to(made.dtype)
 
 
@@ -157,7 +157,7 @@ _PLAIN = threading.local()
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Has this thread's convolutions be torch's own operators, which `optimize` fuses with what lies behind them."""
+    """Makes this thread's convolutions use torch's own operators, which `optimize` fuses with what follows them."""
     before, _PLAIN.wanted = getattr(_PLAIN, "wanted", False), True
     try:
         yield
@@ -171,8 +171,8 @@ def _is_torchs(input: Tensor) -> bool:
 
 
 def _transformed(tensors: Sequence[Tensor], padding_mode: str) -> bool:
-    """Whether torch.func transforms what is called here, jit.trace records it, tensors have tangents, or `plainly` asks
-    for it: what operators of torch's own are for."""
+    """Whether torch's own operators are needed: torch.func transforms the call, jit.trace records it, tensors have
+    tangents, or `plainly` asks for them."""
     if getattr(_PLAIN, "wanted", False) and padding_mode == "zeros":  # others would be copies
         return True
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.jit.is_tracing():
@@ -181,6 +181,6 @@ def _transformed(tensors: Sequence[Tensor], padding_mode: str) -> bool:
 
 
 def _cast(tensor: Tensor, dtype: Any) -> Tensor:
-    """As autocast casts: floating types but float64."""
+    """Casts as autocast does: floating types except float64."""
     wanted = tensor.is_floating_point() and tensor.dtype != torch.float64
     return tensor.to(dtype) if wanted else tensor

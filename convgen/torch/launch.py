@@ -1,4 +1,4 @@
-"""From an operator's arguments on a GPU to a launch, by one look-up where the same was asked before.
+"""Turns an operator's arguments on a GPU into a launch, by one look-up if the same was requested before.
 
 What convgen does not serve, and why, is remembered as well: `Served.why_not`.
 """
@@ -34,8 +34,8 @@ _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Served:
-    """How convgen serves a call: `launch(input, weight, operands)`, and `out` behind these where the call has one; or
-    why it does not.  A launch gives the result; where sums are asked for, a list of it and of these."""
+    """How convgen serves a call: `launch(input, weight, operands)`, and `out` after these if the call has one; or why
+    it does not.  A launch gives the result; where sums are asked for, a list of it and of these."""
 
     launch: Callable[..., Tensor] | None
     why_not: str = ""
@@ -69,8 +69,7 @@ def remembered(
     key: Hashable, make: Callable[[], Recipe], tensors: Sequence[Tensor], out: Tensor | None = None,
     tune: str | None = None,
 ) -> Served:  # fmt: skip
-    """How convgen serves what the recipe asks of these tensors; made once a key, and once more where it is to be
-    tuned."""
+    """How convgen serves the recipe for these tensors; made once per key, and once more if it is to be tuned."""
     found = _SERVED.get(key)
     if found is None or (tune and not found.tuned and not capturing()):
         try:
@@ -93,7 +92,7 @@ def _unserved(error: Exception) -> Served:
 
 
 def launched(launch: Callable[..., Any] | None, *arguments: Any) -> Any:
-    """What a launch gives; None where there is none, and where it refuses these very tensors, which aten takes."""
+    """The result of a launch; None if there is no launch, or if it refuses these very tensors, which aten takes."""
     if launch is None:
         return None
     try:
@@ -107,7 +106,7 @@ def key_of(
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
     transposed: bool = False, prologue: str = "", out: Tensor | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """What calls of one kind have in common."""
+    """A key that calls of one kind share."""
     return (
         input.shape, input.stride(), input.dtype, weight.shape, weight.stride(), weight.dtype, input.get_device(),
         begins(input), *[(o.shape, o.stride(), o.dtype, begins(o)) for o in operands],
@@ -121,7 +120,7 @@ def recipe(
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
     transposed: bool = False, prologue: str = "", out: Tensor | None = None,
 ) -> Recipe:  # fmt: skip
-    """What is asked of convgen, of tensors or of fake ones.  Raises ConvgenError."""
+    """The requested recipe, for tensors or fake ones.  Raises ConvgenError."""
     rank = len(stride)
     lows, highs = padding[:rank], padding[-rank:]
     x, w, *others = (given(name, t) for name, t in (("input", input), ("weight", weight), *_named(operands)))
@@ -136,7 +135,7 @@ def _named(operands: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
 
 
 def given(name: str, tensor: Tensor) -> Given:
-    """What recipes know of a tensor, or of a fake one.  Raises WrongType."""
+    """The properties of a tensor, or of a fake one, that recipes use.  Raises WrongType."""
     if tensor.dtype not in _TYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _TYPES)
         raise WrongType(f"{name} has elements of {tensor.dtype}: convgen serves torch's {known}")
@@ -145,7 +144,7 @@ def given(name: str, tensor: Tensor) -> Given:
 
 
 def begins(tensor: Tensor) -> int:
-    """Where in the memory that torch gave it the tensor begins, as far as alignment is concerned: bytes."""
+    """Where the tensor begins in the memory that torch allocated, in bytes, as far as alignment is concerned."""
     return tensor.storage_offset() * tensor.itemsize % WIDEST
 
 
@@ -173,7 +172,8 @@ def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None, tune: st
 def _launcher(
     kernel: Kernel, made: Recipe, tensors: Sequence[Tensor], out: Tensor | None, sums: Sequence[tuple[Any, ...]]
 ) -> Callable[..., Any]:
-    """What launches the kernel for tensors like those given; `sums` are shapes, strides and types of further results.
+    """A function that launches the kernel for tensors like those given; `sums` are shapes, strides and types of further
+    results.
 
     A call with addresses that an earlier one had is enqueued at once: tensors like these lie as the kernel wants, and
     their views begin where they do.  So this is as short as Python allows.
@@ -213,7 +213,7 @@ def _launcher(
 
 
 def _allocator(device: torch.device) -> Callable[[Sequence[int], Sequence[int], torch.dtype], Tensor]:
-    """What makes an empty tensor on a GPU, as Inductor's code does."""
+    """A function that makes an empty tensor on a GPU, as Inductor's code does."""
     quick = getattr(getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", None)
     if quick is None or device.type != "cuda":
         return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)
@@ -230,7 +230,7 @@ def _allocator(device: torch.device) -> Callable[[Sequence[int], Sequence[int], 
 
 
 def _viewer(like: Tensor, view: View) -> Callable[[Tensor], Tensor]:
-    """What gives the kernel's view of tensors like one: for all of them the same extents and strides."""
+    """A function that gives the kernel's view of tensors like this one, with the same extents and strides for all."""
     if view.copied:
         return lambda tensor: viewed(tensor, view, TORCH)
     kept = [i for i in range(like.dim()) if view.index is None or view.index[i] != 0]

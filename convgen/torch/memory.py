@@ -1,4 +1,4 @@
-"""Errors that say that memory is short: what needs less is tried, and nothing else is concluded from them."""
+"""Errors that say that memory is short: something that needs less is tried, and nothing else is concluded from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def where_memory_suffices(action: Callable[[], Result]) -> Result | None:
-    """What it gives; None where memory is short."""
+    """The function's result; None if memory is short."""
     try:
         return action()
     except (RuntimeError, MemoryError) as error:

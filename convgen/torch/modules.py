@@ -21,10 +21,10 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 
 
 class _Convolution(Module):
-    """What the three add to torch's: an activation, tuning, and a way here from torch's own modules."""
+    """The additions to torch's modules: an activation, tuning, and a conversion from torch's own."""
 
     def __init__(self, *args: Any, activation: Activation = None, tune: str | None = None, **kwargs: Any) -> None:
-        """As torch's module of the name, with `activation` and `tune` as in convgen.torch.conv2d.  Raises
+        """Like torch's module of the same name, with `activation` and `tune` as in convgen.torch.conv2d.  Raises
         WrongArguments, UsageError."""
         super().__init__(*args, **kwargs)
         steps_of_activation(activation)  # raises
@@ -51,7 +51,7 @@ class _Convolution(Module):
         return made.train(module.training)
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """What torch's own forward calls."""
+        """The method that torch's own forward calls."""
         convolution = getattr(functions, f"conv{len(self.kernel_size)}d")
         geometry = self.stride, self.padding, self.dilation, self.groups
         return convolution(
@@ -65,7 +65,7 @@ class _Convolution(Module):
 
 
 def _check(module: Any, base: Any) -> None:
-    """Whether a module computes what torch's class does, of parameters of its own.  Raises WrongArguments."""
+    """Checks that a module computes what torch's class does, from its own parameters.  Raises WrongArguments."""
     kind = type(module)
     if not isinstance(module, base):
         raise WrongArguments(f"the module is of type {kind.__name__}: expected a torch.nn.{base.__name__}")

@@ -87,7 +87,7 @@ def _into_by_aten(out: Tensor, *arguments: Any) -> None:
 
 
 def _copy_into(out: Tensor, input: Tensor) -> None:
-    """In words of `WIDEST` bytes where both have such: torch copies a slice an element at a time."""
+    """Copies in words of `WIDEST` bytes if both tensors allow it: torch copies a slice element by element."""
     if out.dtype == input.dtype and _has_words(out) and _has_words(input):
         out, input = (tensor.movedim(1, -1).view(torch.complex128) for tensor in (out, input))
     out.copy_(input)
@@ -270,7 +270,7 @@ torch.library.register_fake("convgen::conv_weight_bias", _with_bias_fake, lib=li
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Of all of them; only what the gradients read."""
+    """Keeps, of all of them, only those that the gradients read."""
     first, second, third, *ctx.geometry = inputs
     ctx.has_bias = isinstance(third, torch.Tensor)
     by_first, by_second = ctx.needs_input_grad[:2]

@@ -94,7 +94,7 @@ class Enabled:
         self._choices.close()
 
     def _launched(self, asked: Asked) -> Any:
-        """What convgen computes; None where aten has to."""
+        """The result by convgen; None if aten has to compute it."""
         return launched(self._choices.launch(asked), *asked.reads, asked.operands)
 
     def _convolution(self, input: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:

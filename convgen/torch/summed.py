@@ -67,7 +67,7 @@ for _name, _ask in {"conv_sums": of_convolution, "conv_input_sums": of_input}.it
 
 
 def operator_of(asked: Summed) -> tuple[Any, list[Any]]:
-    """The operator, and its arguments behind the sums."""
+    """The operator, and its arguments after the sums."""
     convgen: Any = torch.ops.convgen
     numbers: tuple[Any, ...]
     if isinstance(asked.bare, Forward):

@@ -35,7 +35,7 @@ def allow_tf32() -> bool:
 
 
 def _matmul_precision() -> str:
-    """Of products of float32, by either of PyTorch's switches."""
+    """The precision of float32 products, by either of PyTorch's switches."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:

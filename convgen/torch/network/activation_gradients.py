@@ -70,7 +70,7 @@ class ActivationGradient:
 def activation_gradient(
     value: Node, is_saved: Callable[[Any], bool], is_of_channels: Callable[[Any], bool]
 ) -> ActivationGradient | None:
-    """What alone reads a gradient of 16 bits, if that is an activation's gradient: a tensor of its type or of float32.
+    """The only reader of a 16-bit gradient, if it is an activation's gradient: a tensor of its type or of float32.
     `is_saved`: whether a node is a tensor like the value, at hand; `is_of_channels`: a number for each channel."""
     for end in _ends(value):
         for kind, form in _FORMS:
@@ -132,7 +132,7 @@ def _step(
 
 
 def _fits(form: Any, found: Any, bound: dict[str, Any]) -> bool:
-    """Whether something has a form, with names for what is `bound`; what it binds is added."""
+    """Whether something matches a form, given the names `bound` so far; new bindings are added."""
     found = unconverted(found)
     if isinstance(form, str):
         return bound.setdefault(form, found) == found
@@ -152,7 +152,7 @@ def _fits(form: Any, found: Any, bound: dict[str, Any]) -> bool:
 
 
 def unconverted(node: Any) -> Any:
-    """What a node is before conversions between types of floating point."""
+    """The node before conversions between floating-point types."""
     while is_call(node, _CAST) and value_of(node.args[0]).is_floating_point():
         node = node.args[0]
     return node

@@ -1,4 +1,4 @@
-"""Activations that a model writes out, such as x * (1 + erf(x / sqrt(2))) / 2, known by what they compute.
+"""Activations that a model writes out, such as x * (1 + erf(x / sqrt(2))) / 2, recognized by what they compute.
 
 There are many ways to write each.  So its nodes are computed at points that show all that they do, in float64, and the
 values compared.
@@ -27,8 +27,8 @@ _LARGE = 80.0
 
 
 def written_out(value: Node) -> tuple[Node, tuple[Step, ...]] | None:
-    """The last node that is a known activation of a value, perhaps scaled, where nothing else reads what is between;
-    and the activation's steps."""
+    """The last node that is a known activation of a value, perhaps scaled, if nothing else reads the nodes between; and
+    the activation's steps."""
     samples = Samples(value)
     inside, found, functions = samples.values, None, 0
     node = value.next
@@ -53,7 +53,7 @@ def scaled(before: float, step: Step, behind: float) -> tuple[Step, ...]:
 
 
 def _steps(points: Tensor, values: Tensor) -> tuple[Step, ...]:
-    """The steps of what has these values at these points; none where it is not known."""
+    """The steps of the function that has these values at these points; none if it is unknown."""
     one, large, negative = (values[points == x].squeeze() for x in (1, 60, -60))
     for kind in KINDS:
         known = aten.FUNCTIONS[kind](points)

@@ -32,7 +32,7 @@ class Given(NamedTuple):
         return cls(args, kwargs, *pytree.tree_flatten((args, kwargs)))
 
     def kinds(self) -> tuple[Any, ...]:
-        """What a preparation depends on: of objects that no graph takes, their class; they may hold tensors."""
+        """A preparation's key: for objects that no graph takes, their class; they may hold tensors."""
         return tuple(kind(leaf) if isinstance(leaf, _LEAVES) else type(leaf) for leaf in self.leaves)
 
     def count_but_for_numbers(self, key: tuple[Any, ...], others: Iterable[tuple[Any, ...]]) -> int:
@@ -62,7 +62,7 @@ class Given(NamedTuple):
 
 @cache
 def _structure_of_tensors(count: int) -> Any:
-    """Of a call with so many tensors."""
+    """The structure of a call with so many tensors."""
     return pytree.tree_structure(((None,) * count, {}))
 
 

@@ -1,4 +1,4 @@
-"""What a model's forward leaves behind besides its results: attributes that it sets, and what its hooks do.
+"""The side effects of a model's forward: attributes that it sets, and whatever its hooks do.
 
 torch.export runs forward once.  So a model whose results depend on what the call before left in an attribute, such as
 the last frames of a stream, cannot be one graph.
@@ -171,7 +171,7 @@ def _registered(model: Any) -> dict[str, Any]:
 
 
 def _attributes(model: Any) -> dict[str, dict[Any, Any]]:
-    """What they hold, by their names."""
+    """The attributes of modules, by their names."""
     found = {}
     for prefix, module in modules_of(model).items():
         if isinstance(module, torch.jit.ScriptModule):

@@ -71,7 +71,7 @@ def compile_graph(
 
 
 def register() -> None:
-    """Makes the backend known by its name where convgen is not installed: what is, torch finds."""
+    """Registers the backend by its name if convgen is not installed; otherwise torch finds it."""
     if not entry_points(group="torch_dynamo_backends", name="convgen"):
         with suppress(AssertionError):  # it is known
             torch._dynamo.register_backend(compile_graph, name="convgen")
@@ -111,7 +111,7 @@ _Ready = Callable[[Sequence[Any]], Any]
 
 
 class _OfModule:
-    """What is prepared for a module, by kinds of inputs, and the constants that these share."""
+    """The preparations for a module, by kinds of inputs, and the constants that they share."""
 
     def __init__(self) -> None:
         self.prepared: dict[Any, _Ready] = {}
@@ -159,8 +159,8 @@ class _Graph:
         return self._function(*arguments)
 
     def _with_writes(self, arguments: Sequence[Any]) -> Any:
-        """As it is, and its buffers count as written, for the graphs that have them folded: BatchNorm's kernel writes
-        its statistics without a word."""
+        """Runs a graph unchanged and marks its buffers as written, for graphs that have folded them: BatchNorm's kernel
+        writes its statistics silently."""
         results = self._as_it_is(arguments)
         buffers = [arguments[i] for i in self._weights if not isinstance(arguments[i], torch.nn.Parameter)]
         torch.autograd.graph.increment_version([buffer for buffer in buffers if not buffer.is_inference()])

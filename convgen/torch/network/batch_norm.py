@@ -31,7 +31,8 @@ _SEEN_BY = (*VIEWS, A.permute.default, A.transpose.int)
 
 
 def fold_batch_norms(graph: Any, constant: Collection[Node]) -> int:
-    """Folds each BatchNorm of constants whose input is a convolution that nothing else reads; how many there were."""
+    """Folds each BatchNorm of constants whose input is a convolution that nothing else reads; returns how many there
+    were."""
     found = [node for node in graph.nodes if is_call(node, *OPERATORS) and _foldable(node, constant)]
     for node in found:
         _fold(graph, node)
@@ -60,7 +61,7 @@ def is_constant(norm: Node, constant: Collection[Node]) -> bool:
 
 
 def _outputs(node: Node) -> list[Node]:
-    """Those that read what a BatchNorm makes: items of its tuple, where it makes one."""
+    """The readers of a BatchNorm's result: items of its tuple, if it returns one."""
     return [] if node.target is A.batch_norm.default else [u for u in node.users if u.users]
 
 
@@ -94,7 +95,7 @@ def parameters(
 def _of_both(
     graph: Any, down: tuple[Node, Node | None], up: tuple[Node, Node | None]
 ) -> tuple[Node, Node | None]:  # fmt: skip
-    """In float64 on the way, whose products are exact on any GPU."""
+    """Computes in float64, whose products are exact on any GPU."""
     shape, dtype = [value_of(up[0]).shape[0], *value_of(down[0]).shape[1:]], value_of(up[0]).dtype
 
     def product(of: Node) -> Node:
@@ -123,8 +124,7 @@ def layer(
 
 
 def _scale_and_shift(graph: Any, norm: Node, bias: Node | None = None) -> tuple[Node, Node]:
-    """What a BatchNorm multiplies each channel by, and adds to it where a bias was added before: (b - mean) * scale +
-    its own bias."""
+    """The scale and the shift of each channel by a BatchNorm after a bias: (b - mean) * scale + its own bias."""
     _, weight, own, mean, variance = norm.args[:5]
     scale = _scale(graph, weight, variance, norm.args[OPERATORS[norm.target][0]])
     shift = call(graph, A.neg.default, _exact(graph, mean))
@@ -150,7 +150,7 @@ def normalized(value: Node) -> Node | None:
 
 
 def normalization_of(value: Node) -> Node | None:
-    """The result of the BatchNorm for inference that alone reads a value; None where there is none."""
+    """The result of the inference BatchNorm that is a value's only reader; None if there is none."""
     (user,) = value.users
     if not is_call(user, *OPERATORS) or user.args[0] is not value:
         return None
@@ -190,18 +190,18 @@ def of_own_statistics(node: Node) -> float | None:
 
 
 def scale_and_shift(graph: Any, node: Node) -> tuple[Node, Node]:
-    """What a BatchNorm multiplies each channel by and adds to it, in float32, made where the graph inserts."""
+    """The scale and the shift of each channel by a BatchNorm, in float32, inserted at the graph's insertion point."""
     trailing = value_of(node.args[0]).dim() - 2
     scale, shift = (_per_channel(graph, made, trailing) for made in _scale_and_shift(graph, node))
     return scale, shift
 
 
 def _exact(graph: Any, node: Node) -> Node:
-    """In float32, or in float64 where it has that type."""
+    """Converts to float32, unless it is float64."""
     known = (torch.float32, torch.float64)
     return node if value_of(node).dtype in known else call(graph, A._to_copy.default, node, dtype=torch.float32)
 
 
 def _per_channel(graph: Any, node: Node, trailing: int) -> Node:
-    """Of one value a channel a tensor that broadcasts over the axes behind it."""
+    """A tensor of one value per channel that broadcasts over the axes after it."""
     return call(graph, A.view.default, node, [-1, *[1] * trailing])

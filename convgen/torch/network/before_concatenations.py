@@ -91,8 +91,7 @@ def _moved(graph: Any, cat: Node, constant: Collection[Node]) -> Node | None:
 
 
 def _is_of_each_part(user: Node, cat: Node) -> bool:
-    """Whether a function is of one element, and what it reads beside the concatenation has slices that convolutions can
-    read."""
+    """Whether a function is elementwise, and its other operands have slices that convolutions can read."""
     if not is_pointwise(user, cat) or value_of(user).shape != value_of(cat).shape:
         return False
     sliced = [value_of(node) for node in user.all_input_nodes if node is not cat and _axis(node, cat, user) is not None]
@@ -100,7 +99,7 @@ def _is_of_each_part(user: Node, cat: Node) -> bool:
 
 
 def _of_part(graph: Any, cat: Node, user: Node, at: int) -> Node:
-    """What the function makes of one part."""
+    """The function's result for one part."""
 
     def own(node: Node) -> Node:
         if node is cat:

@@ -180,7 +180,7 @@ def _match(user: Node, value: Node) -> Match:
 
 
 def _unary(kind: str, *parameters: tuple[int, str, float]) -> Callable[[Node, Node], Match]:
-    """Of one value; each number by its place, its name and its default."""
+    """A function of one value; each number by its place, its name and its default."""
 
     def match(user: Node, value: Node) -> Match:
         numbers = [argument(user, *parameter) for parameter in parameters]
@@ -192,7 +192,7 @@ def _unary(kind: str, *parameters: tuple[int, str, float]) -> Callable[[Node, No
 
 
 def _binary(kind: str) -> Callable[[Node, Node], Match]:
-    """Of two values, or a value and a number."""
+    """A function of two values, or of a value and a number."""
 
     def match(user: Node, value: Node) -> Match:
         a, b = user.args[:2]
@@ -211,7 +211,7 @@ def _binary(kind: str) -> Callable[[Node, Node], Match]:
 
 
 def _doubled(kind: str, factor: Any) -> Match:
-    """Of a value and itself, as where the skip of a U-Net's innermost layer is what comes from it."""
+    """A function of a value and itself, as when the skip connection of a U-Net's innermost layer is its own result."""
     steps = {"mul": Step("square"), "add": Step("mul", (2.0,))}
     return ((steps[kind],), None) if kind in steps and factor == 1 else None
 
@@ -224,7 +224,7 @@ _NOTHING = {"add": 0, "sub": 0, "mul": 1}
 
 
 def _with_operand(steps: tuple[Step, ...], other: Any, value: Node) -> Match:
-    """Steps of which the last one takes a tensor where the value is, or a number."""
+    """Steps, the last of which takes a tensor in the value's place, or a number."""
     if isinstance(other, torch.fx.Node):
         operand = value_of(other)
         taken = isinstance(operand, torch.Tensor) and operand.dtype in FLOATS
@@ -249,7 +249,7 @@ def _prelu(user: Node, value: Node) -> Match:
 
 
 def _division(user: Node, value: Node) -> Match:
-    """Of the value, by a number or a tensor."""
+    """A division of the value by a number or a tensor."""
     a, b = user.args[:2]
     if a is not value or a is b or user.kwargs or (_is_number(b) and abs(b) < _LEAST_DIVISOR):
         return None
@@ -300,7 +300,7 @@ def _softplus(user: Node, value: Node) -> Match:
 
 
 def _conversion(user: Node, value: Node) -> Match:
-    """To another type alone."""
+    """Only a conversion to another type."""
     same = {name for name, given in user.kwargs.items() if given is not None} <= {"dtype", "non_blocking"}
     return ((), None) if same else None
 

@@ -1,4 +1,4 @@
-"""Which part of each chain convgen computes: on a GPU whatever is fastest there, measured; on a CPU all of it.
+"""Chooses the part of each chain that convgen computes: on a GPU the part that measures fastest; on a CPU all of it.
 
 A chain may end after any of its steps, and an upsampling before it may be folded in, or what it can have as a prologue.
 What is compared is the whole: the upsampling or the pass before if that is left, the kernel, and one elementwise pass
@@ -41,7 +41,7 @@ class Choice:
 
 class Chooser(Protocol):
     def prepare(self, chains: Sequence[Chain], sums: bool) -> None:
-        """Hears all chains before it is asked for any."""
+        """Is told all chains before it is asked about any."""
         ...
 
     def splits(self, halves: Halves) -> bool:
@@ -110,7 +110,7 @@ class Measured:
                 where_memory_suffices(time)
 
     def splits(self, halves: Halves) -> bool:
-        """Measured, or where less is read and written: x once more, instead of what a pass reads."""
+        """Whether a split measures faster, or less is read and written: x once more, instead of what a pass reads."""
         return bool(where_memory_suffices(lambda: self._splits(halves)))
 
     def choose(self, chain: Chain, layer: str) -> Choice:
@@ -118,7 +118,7 @@ class Measured:
         return found or Choice(chain, None, Row(layer, "aten", why_not=NO_MEMORY))
 
     def sums(self, asked: Summed, without: Row) -> Row | None:
-        """Measured: else nothing says that a pass of its own is not faster."""
+        """Takes sums only if measured faster: otherwise, a separate pass may be."""
         return where_memory_suffices(lambda: self._sums(asked, without))
 
     def release(self) -> None:
@@ -178,7 +178,7 @@ class Measured:
 
 
 def _ways(chain: Chain) -> list[Chain]:
-    """With the upsampling folded, or with a prologue; and as it is."""
+    """The ways to begin: with the upsampling folded, or with a prologue; and unchanged."""
     return [way for way in (folded(chain) or opened(chain), chain) if way is not None]
 
 
@@ -201,7 +201,7 @@ def _texts(ways: Sequence[Chain]) -> Iterator[str]:
 
 
 def _ends(chain: Chain) -> list[End]:
-    """The whole chain, and the part before the first operand behind the bias that is as large as the result."""
+    """The whole chain, and the part before the first operand after the bias that is as large as the result."""
     bare, whole = chain.ends[0], chain.ends[-1]
     size = value_of(chain.ends[0].node).numel()
     large = [i for i, o in enumerate(chain.operands) if i >= bare.operands and value_of(o).numel() == size]
@@ -216,7 +216,7 @@ def _values(chain: Chain, end: End) -> tuple[Any, ...]:
 
 
 def _plain(chain: Chain) -> tuple[Any, ...]:
-    """What aten's bare convolution reads; slices of its result are views."""
+    """The input of aten's bare convolution; slices of its result are views."""
     return _values(replace(chain, padding=chain.uncropped) if chain.uncropped else chain, chain.ends[0])
 
 
@@ -246,8 +246,8 @@ def _moved_us(timer: Timer, chain: Chain, tensors: int) -> float:
 
 @dataclass(frozen=True)
 class _Rest:
-    """What the steps of a chain cost that are left to do: a pass that reads so many tensors as large as the result
-    (None: there is none), or so many that another pass reads or writes more (`moved`)."""
+    """The cost of a chain's remaining steps: a pass that reads so many tensors as large as the result (None: there is
+    none), or so many that another pass reads or writes more (`moved`)."""
 
     passes: int | None = None
     moved: int = 0

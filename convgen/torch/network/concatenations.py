@@ -76,7 +76,7 @@ def in_place(graph: Any, inductor: bool) -> int:
 
 
 def _families(graph: Any) -> list[Family]:
-    """Of concatenations that have channels last."""
+    """The families of concatenations that have channels last."""
     found: list[Family] = []
     cats = [node for node in graph.nodes if _is_concatenation(node)]
     for cat in sorted(cats, key=lambda node: -len(_parts(node))):

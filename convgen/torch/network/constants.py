@@ -1,4 +1,4 @@
-"""What a graph computes from weights alone: computed once, and again when the weights have changed.
+"""The part of a graph that depends only on weights: computed once, and again when the weights have changed.
 
 A graph is split in two: `pack` makes packed constants of the weights (BatchNorm folded in, channels last, types
 converted), and `run` makes the results of those and the inputs.
@@ -116,7 +116,7 @@ def _count_fused_steps(optimizer: Any, *_: Any) -> None:
 
 @functools.cache
 def _watch_optimizers() -> None:
-    """Of this process, from now on."""
+    """Watches the optimizers of this process, from now on."""
     register_optimizer_step_post_hook(_count_fused_steps)
 
 
@@ -166,7 +166,7 @@ class Packed:
         self._packing = self._recorded()
 
     def _recorded(self) -> list[Any]:
-        """Events behind the packing, on each GPU's current stream."""
+        """Events after the packing, on each GPU's current stream."""
         if torch_is_capturing():
             return []
         gpus = {held.device for held in self._held if held.is_cuda}
@@ -209,7 +209,7 @@ class Packed:
 
 
 def packing(pack: GraphModule, weights: Sequence[Any], names: Sequence[str]) -> Hashable:
-    """What tells how a graph packs from how others do: each of its results, by what it is computed from."""
+    """The key of a graph's packing: each of its results, by what it is computed from."""
     given = iter(f"{name} {w.data_ptr()} {w.stride()}" for name, w in zip(names, weights, strict=True))
     texts = dict[Node, str]()
     for node in pack.graph.nodes:
@@ -231,7 +231,7 @@ def _kinds(weights: Sequence[Any]) -> list[Any]:
 
 
 def _memory(weights: Sequence[Any]) -> list[Any]:
-    """What keeps the weights' memory, so that no other weights come to lie there unnoticed."""
+    """The weights' storages, held so that no other weights are allocated there unnoticed."""
     return [w.untyped_storage() for w in weights]
 
 
@@ -245,7 +245,7 @@ def _aligned(value: Any) -> Any:
 
 
 def _state(weights: Sequence[Any]) -> list[Any]:
-    """What changes whenever a weight is written or lies otherwise: its memory, its strides and number of elements, and
+    """A state that changes whenever a weight is written or moved: its memory, its strides and number of elements, and
     torch's count of writes (none of tensors that were made in inference mode)."""
     try:
         written = [*map(_version, weights)]

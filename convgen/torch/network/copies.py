@@ -36,8 +36,8 @@ def sharing_tensors(model: Module) -> tuple[Module, dict[int, Any]]:
 
 
 def copy_of(model: Module, shared: Iterable[Tensor], memo: dict[int, Any] | None = None) -> Module:
-    """With these tensors of the model's instead of copies, and those that autograd records, which have none.  Raises
-    what copy.deepcopy raises.  `memo` gets what stands for what in the copy, by ids."""
+    """A copy of the model that shares these tensors, and those that autograd records, which cannot be copied.  Raises
+    what copy.deepcopy raises.  `memo` maps ids to their counterparts in the copy."""
     memo = {} if memo is None else memo
     memo |= {id(tensor): tensor for tensor in shared}
     memo |= {id(tensor): tensor for tensor in tensors_of(model) if not tensor.is_leaf}
@@ -64,7 +64,7 @@ def _containers(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _bound(value: Any, memo: dict[int, Any]) -> Any:
-    """What stands for a value in a copy: for a function, one that sees what the copy has."""
+    """A value's counterpart in a copy: for a function, one that sees the copy's values."""
     if id(value) in memo:
         return memo[id(value)]
     if isinstance(value, MethodType):

@@ -22,8 +22,8 @@ class Crop(NamedTuple):
     highs: list[int]
 
     def padding(self, padding: Sequence[int], stride: Sequence[int], transposed: bool) -> list[int]:
-        """As of convgen::fused_conv, of what makes the slice alone, by a convolution with this padding; it may be
-        negative."""
+        """The padding, as in convgen::fused_conv, of a convolution with this padding that computes only the slice; it
+        may be negative."""
         rank = len(stride)
         factors = [1] * rank if transposed else [-s for s in stride]
         pads = zip([*padding[:rank], *padding[-rank:]], [*self.lows, *self.highs], factors * 2, strict=True)
@@ -31,7 +31,7 @@ class Crop(NamedTuple):
 
 
 def crop_of(convolution: Node) -> Crop | None:
-    """Where slices of unit step along spatial axes, one behind the other, are all that reads a result."""
+    """The consecutive slices of unit step along spatial axes that are a result's only readers, if there are any."""
     rank = value_of(convolution).dim() - 2
     value, cuts = convolution, ([0] * rank, [0] * rank)
     while len(value.users) == 1:

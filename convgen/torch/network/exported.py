@@ -1,4 +1,4 @@
-"""What torch.export makes of a model, as a function of tensors."""
+"""A model exported by torch.export, as a function of tensors."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ class Exported:
 
 
 def _own(result: Tensor, given: Sequence[Tensor]) -> Tensor:
-    """A result with memory of its own, which torch's tracer wants: a copy of a view of a weight or an input."""
+    """A result with its own memory, as torch's tracer requires: a copy of a view of a weight or an input."""
     memory = result.untyped_storage()._cdata
     return result.clone() if any(t.untyped_storage()._cdata == memory for t in given) else result

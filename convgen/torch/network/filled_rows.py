@@ -131,7 +131,7 @@ def _is_closed(members: set[Node], constant: Collection[Node]) -> bool:
 
 
 def _readers(node: Node) -> Iterator[Node]:
-    """Those of a pool are those of its values."""
+    """The readers of a node; those of a pool are those of its values."""
     for user in node.users:
         if is_call(user, *POOLS):
             yield from user.users
@@ -140,7 +140,7 @@ def _readers(node: Node) -> Iterator[Node]:
 
 
 def _fill(members: list[Node], more: int, constant: set[Node]) -> int:
-    """In the graph's order, so that each finds its sources done; how many convolutions there are."""
+    """Fills in the graph's order, so that each convolution finds its sources done; returns how many there are."""
     inside, channels = set(members), value_of(members[0]).shape[1]
     sinks = list(dict.fromkeys(user for node in members for user in _readers(node) if user not in inside))
     sinks += [node for node in members if node.args[0] in inside and _mixes(node, constant)]
@@ -166,7 +166,7 @@ def _fill(members: list[Node], more: int, constant: set[Node]) -> int:
 
 
 def _fill_constants(node: Node, more: int, constant: set[Node]) -> None:
-    """What a function reads of each channel beside an image."""
+    """Fills the per-channel constants that a function reads besides an image."""
     for each in node.all_input_nodes:
         if each in constant and (axis := channel_axis(each, node)) is not None:
             node.replace_input_with(each, twice := _twice(node.graph, each, axis, more))
@@ -174,7 +174,7 @@ def _fill_constants(node: Node, more: int, constant: set[Node]) -> None:
 
 
 def _twice(graph: Any, parameter: Node, axis: int, more: int) -> Node:
-    """With the first ones again behind the last one."""
+    """The channels with the first ones repeated after the last."""
     again = call(graph, A.slice.Tensor, parameter, axis, 0, more)
     return call(graph, A.cat.default, [parameter, again], axis)
 

@@ -81,7 +81,7 @@ def _split(graph: Any, convolution: Node) -> Halves | None:
 
 
 def _gated(chain: Chain, other: Chain) -> tuple[Chain, Chain] | None:
-    """Of two halves, where one takes the other's result as an operand: these two, the other up to there."""
+    """Two halves, one of which takes the other's result as an operand: both, the other up to that point."""
     for i, end in enumerate(other.ends):
         if end.node in chain.operands:
             steps, operands = other.steps[: end.steps], other.operands[: end.operands]
@@ -90,7 +90,7 @@ def _gated(chain: Chain, other: Chain) -> tuple[Chain, Chain] | None:
 
 
 def _large_operands(chain: Chain) -> int:
-    """As large as the result, besides the bias."""
+    """How many operands are as large as the result, besides the bias."""
     size = value_of(chain.ends[0].node).numel()
     return sum(value_of(o).numel() == size for o in chain.operands[chain.ends[0].operands :])
 
@@ -119,7 +119,7 @@ def _is_of_each_channel(user: Node, value: Node) -> bool:
 
 
 def _halves(value: Node) -> tuple[Node, Node] | Node | None:
-    """What reads the halves of a value's channels, and nothing else does: both, or a GLU."""
+    """The only readers of the halves of a value's channels: both, or a GLU."""
     half = value_of(value).shape[1] // 2
     readers = list(value.users)
     if len(readers) == 1 and is_call(readers[0], A.glu.default):
@@ -137,7 +137,7 @@ def _halves(value: Node) -> tuple[Node, Node] | Node | None:
 
 
 def _is_slice(node: Node, first: int, length: int) -> bool:
-    """Of these channels."""
+    """Whether a node is a slice of these channels."""
     if not is_call(node, A.slice.Tensor) or argument(node, 1, "dim", 0) != 1 or argument(node, 4, "step", 1) != 1:
         return False
     start, stop, _ = slice(argument(node, 2, "start", None), argument(node, 3, "end", None)).indices(2 * length)

@@ -1,4 +1,4 @@
-"""What a model holds: modules and tensors, also those in lists or plain objects, which torch does not know of."""
+"""The contents of a model: modules and tensors, also those in lists or plain objects, of which torch does not know."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _HEAP_TYPE = 1 << 9  # a flag of classes of Python code
 
 
 def leaves_of(value: Any, atoms: bool = True) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """What is found in containers and plain objects, the nearest first, with its path: the path to what holds it, and
-    its key there.  Without `atoms`, no numbers, texts and None."""
+    """The contents of containers and plain objects, the nearest first, each with its path: the path to what holds it,
+    and its key there.  Without `atoms`, no numbers, texts and None."""
     known: set[int] = set()
     pending: deque[tuple[tuple[Any, ...], Any, int]] = deque([((), value, _DEPTH)])
     while pending:
@@ -67,7 +67,7 @@ def tensors_of(model: Any) -> Iterator[Tensor]:
 
 
 def dotted(*names: str) -> str:
-    """A name of names, of which some may be empty."""
+    """A dotted name made of names, some of which may be empty."""
     return ".".join(filter(None, names))
 
 
@@ -80,7 +80,7 @@ def _text(path: tuple[Any, ...]) -> str:
 
 
 def _items(value: Any, plain: bool) -> list[tuple[Any, Any]] | None:
-    """What it holds, by keys; None where it is no container, nor a plain object that has attributes."""
+    """Its contents, by keys; None if it is neither a container nor a plain object with attributes."""
     kind = type(value)
     if plain:
         return _attributes(value, kind) or None

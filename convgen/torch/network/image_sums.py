@@ -23,8 +23,8 @@ A: Any = torch.ops.aten
 
 
 def sums_behind(chain: Chain, end: End) -> Summed | None:
-    """What would give the sums for what reads a chain's end, asked with fake tensors; None where nothing reads any,
-    where a concatenation reads it, too, which may be written in place, or where no kernel has such sums."""
+    """The request for the sums that readers of a chain's end need, with fake tensors; None if none reads sums, if a
+    concatenation, which may be written in place, reads it, too, or if no kernel has such sums."""
     value, words = value_of(end.node), _words(end.node)
     known = value.dtype in NARROW and value.numel() and not (chain.transposed or chain.opening)
     if not known or not words or any(is_call(user, A.cat.default) for user in end.node.users):

@@ -96,7 +96,7 @@ def for_any_sizes(function: Callable[..., Any], options: Mapping[str, Any]) -> C
 
 
 def without_graphs(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Inductor's options without CUDA graphs, of which each size would be one."""
+    """Inductor's options without CUDA graphs: each size would need its own."""
     return {**options, "triton.cudagraphs": False}
 
 
@@ -156,7 +156,7 @@ def keyed(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tell_briefly(namespace: str) -> None:
-    """From here Inductor tells of this namespace's operators by their names alone."""
+    """From here on, Inductor mentions this namespace's operators only by their names."""
     try:
         from torch._inductor.exc import OperatorIssue
     except ImportError:  # it is not public: another torch may not have it

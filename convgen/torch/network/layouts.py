@@ -52,7 +52,7 @@ class Layout:
         return cls(tuple(tensor.shape), tuple(tensor.stride()))
 
     def stride(self) -> tuple[int, ...]:
-        """As of a tensor."""
+        """A stride, as of a tensor."""
         return self.strides
 
     def laid_out(self, tensor: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def is_channels_last(tensor: Tensor) -> bool:
 
 
 def has_one_channel(tensor: Any) -> bool:
-    """Whether an image lies the same with channels first and last, of which its strides say the first."""
+    """Whether an image's memory is the same with channels first and last, and its strides say first."""
     return (
         isinstance(tensor, torch.Tensor)
         and tensor.dim() in FORMATS
@@ -101,8 +101,8 @@ def reads_memory(graph: Any) -> bool:
 
 
 def _as_they_lie(node: Node) -> list[Node]:
-    """What a node reads in the order of memory, whatever axes mean: all that a function of another library does, or one
-    of graphs of its own, which were traced for these strides."""
+    """What a node reads in memory order, whatever the axes mean: everything, for a function of another library or one
+    with its own graphs, which were traced for these strides."""
     if is_call(node, *_READS_MEMORY):
         return [node.args[0]]
     target = node.target
@@ -172,7 +172,7 @@ def keep_strides(graph: Any, own: Callable[[], Sequence[Any]]) -> dict[int, Layo
 
 
 def layouts_of_results(graph: Any) -> dict[int, Layout]:
-    """Of those that are tensors, by their places."""
+    """The layouts of those results that are tensors, by their places."""
     (output,) = graph.find_nodes(op="output")
     values = {i: value_of(node) for i, node in enumerate(output.args[0]) if isinstance(node, torch.fx.Node)}
     return {i: Layout.of(value) for i, value in values.items() if isinstance(value, torch.Tensor)}
@@ -223,7 +223,7 @@ def same_strides(a: Tensor | Layout, b: Tensor | Layout) -> bool:
 
 
 def _has_usual_strides(tensor: Tensor) -> bool:
-    """Those of torch.empty, for axes of one element, too."""
+    """Whether strides are those of torch.empty, also for axes of one element."""
     return bool(tensor.stride() == strides_in(tuple(tensor.shape), tuple(range(tensor.dim()))))
 
 
@@ -239,7 +239,7 @@ def _keep_layout(graph: Any, node: Node, read: Node) -> None:
 
 
 def _copy_placeholder(graph: Any, node: Node, tensor: Tensor) -> Node:
-    """What everything reads in place of a placeholder, which stays as it is given."""
+    """The copy that everything reads in place of a placeholder, which stays unchanged."""
     readers = list(node.users)
     node.meta["val"] = node.meta["val"].new_empty_strided(tensor.shape, tensor.stride())
     made = call(graph, A.clone.default, node, memory_format=FORMATS[tensor.dim()])
@@ -249,7 +249,7 @@ def _copy_placeholder(graph: Any, node: Node, tensor: Tensor) -> Node:
 
 
 def _view_placeholder(graph: Any, node: Node, tensor: Tensor) -> None:
-    """As `_copy_placeholder`, of one channel: the strides that it was traced with will do."""
+    """Like `_copy_placeholder`, for one channel: the strides with which it was traced will do."""
     readers, strides = list(node.users), list(value_of(node).stride())
     node.meta["val"] = node.meta["val"].new_empty_strided(tensor.shape, tensor.stride())
     made = call(graph, A.as_strided.default, node, list(tensor.shape), strides)
@@ -258,7 +258,8 @@ def _view_placeholder(graph: Any, node: Node, tensor: Tensor) -> None:
 
 
 def _copy_image(graph: Any, convolution: Node, changed: set[Node], copies: dict[Node, Node]) -> None:
-    """Of a convolution, or of the padding before it, which will be the convolution's; one for all that read it."""
+    """Copies the image of a convolution, or of the padding before it, which will become the convolution's; all its
+    readers share one copy."""
     reader = convolution
     if is_call(convolution.args[0], *PADDINGS):
         reader = convolution.args[0]
@@ -308,14 +309,14 @@ def _lies_as_read(value: Any) -> bool:
 
 
 def copied(graph: Any, node: Node) -> Node:
-    """What reads a node and copies it with channels last."""
+    """A new node that copies another with channels last."""
     if memory_format := FORMATS.get(value_of(node).dim()):
         return call(graph, A.clone.default, node, memory_format=memory_format)
     return _packed_in(graph, node, channels_last(1))
 
 
 def uncopied(node: Node) -> Node:
-    """What a node is a copy of, as `copied` makes one; the node itself where it is none."""
+    """The node of which a node is a copy, as `copied` makes one; otherwise the node itself."""
     packed: Node = node.args[0] if is_call(node, A.permute.default) else None
     if is_call(packed, A.clone.default) and is_call(packed.args[0], A.permute.default):
         source, order = packed.args[0].args
@@ -324,14 +325,14 @@ def uncopied(node: Node) -> Node:
 
 
 def _packed_in(graph: Any, node: Node, order: tuple[int, ...]) -> Node:
-    """What reads a node and copies it with its axes in this order in memory."""
+    """A new node that copies another with its axes in this order in memory."""
     packed = call(graph, A.permute.default, node, list(order))
     packed = call(graph, A.clone.default, packed, memory_format=torch.contiguous_format)
     return call(graph, A.permute.default, packed, list(inverse(order)))
 
 
 def _follow(graph: Any, node: Node, changed: set[Node]) -> None:
-    """Renews a node's value where the strides of what it reads have changed."""
+    """Renews a node's value if the strides of its inputs have changed."""
     if node.op == "call_function" and node not in changed and not changed.isdisjoint(node.all_input_nodes):
         _renew(graph, node, changed)
 

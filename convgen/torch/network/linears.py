@@ -52,7 +52,7 @@ def restore(graph: Any) -> None:
 
 
 def _orders(rank: int) -> tuple[list[int], list[int]]:
-    """Of the axes: channels moved behind the batch, and back."""
+    """Orders of the axes: channels moved after the batch, and back."""
     return [0, rank - 1, *range(1, rank - 1)], [0, *range(2, rank), 1]
 
 
@@ -107,7 +107,7 @@ def _linear_by_rows(node: Node) -> tuple[Node, Node] | None:
 
 
 def _biased(node: Node) -> tuple[Node, Node | None]:
-    """The sum of a product with a bias, and the bias; the product itself where there is none."""
+    """The sum of a product with a bias, and the bias; the product itself if there is no bias."""
     if len(node.users) == 1:
         (user,) = node.users
         if is_call(user, A.add.Tensor) and not user.kwargs and user.args[0] is node:
@@ -125,7 +125,7 @@ def _order(x: Node) -> tuple[int, ...] | None:
 
 
 def _expanded(node: Node) -> Node:
-    """What a node is views of, which may repeat it."""
+    """The node of which a node is a series of views, which may repeat it."""
     while is_call(node, *VIEWS, A.expand.default):
         node = node.args[0]
     return node

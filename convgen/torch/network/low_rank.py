@@ -25,8 +25,8 @@ A: Any = torch.ops.aten
 
 @dataclass(frozen=True)
 class _Term:
-    """A linear layer, or several one behind the other: what they read, the last one's product with its bias, and the
-    matrices, the last layer's first; how often the sum has it."""
+    """A linear layer, or several in a row: what they read, the last one's product with its bias, and the matrices, the
+    last layer's first; how often the sum has it."""
 
     x: Node
     product: Node
@@ -56,7 +56,7 @@ def _whole(terms: Sequence[_Term]) -> _Term | None:
 
 
 def _terms(value: Any, factor: float, constant: Collection[Node]) -> list[_Term] | None:
-    """What a value is the sum of; None where one of these is no linear layer, or is read by others, too."""
+    """The terms of a sum; None if one of them is not a linear layer, or has other readers."""
     if is_call(value, A.add.Tensor) and len(value.args) == 2 and not value.kwargs:
         found = list[_Term]()
         for addend in value.args:
@@ -87,7 +87,8 @@ def _term(value: Node, constant: Collection[Node]) -> _Term | None:
 
 
 def _seen(value: Node, alone: bool) -> Node:
-    """What a value is a view of, with the same channels; `alone`: that nothing else reads, or else in a wider type."""
+    """The value of which another is a view with the same channels; `alone`: it must have no other reader, or a wider
+    type."""
     while _is_same(value, alone) and not (alone and len(value.args[0].users) > 1):
         value = value.args[0]
     return value

@@ -19,7 +19,7 @@ A: Any = torch.ops.aten
 
 @cache
 def lower_copies() -> None:
-    """From here Inductor knows how to write convgen's copies."""
+    """From here on, Inductor knows how to write convgen's copies."""
     try:
         from torch._inductor.lowering import register_lowering
     except ImportError:  # it is not public: another torch may call the operator
@@ -35,7 +35,7 @@ def _copy_into(out: Any, input: Any) -> None:
 
 
 def _write(out: Any, input: Any, node: Any) -> None:
-    """Into a slice, what a node makes."""
+    """Writes a node's result into a slice."""
     from torch._inductor import ir
     from torch._inductor.lowering import mutate_to
 
@@ -63,7 +63,7 @@ def _interleaved(parts: Sequence[Any], steps: Sequence[int], size: Sequence[int]
 
 
 def phases(steps: Sequence[int]) -> list[tuple[int, ...]]:
-    """Of pixels, by their coordinates modulo these numbers, in the order of `interleaved`'s parts."""
+    """The phases of pixels, by their coordinates modulo these numbers, in the order of `interleaved`'s parts."""
     return list(itertools.product(*map(range, steps)))
 
 

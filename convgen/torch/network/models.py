@@ -37,7 +37,7 @@ def check_model(model: Any) -> None:
 
 
 def with_modes(model: Any) -> list[Any]:
-    """The modules of a model of which training mode means something."""
+    """The modules of a model whose behavior depends on training mode."""
     return [module for module in model.modules() if _has_mode(module)]
 
 

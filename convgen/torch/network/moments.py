@@ -16,7 +16,7 @@ _LEAST = 2.0**-22
 
 
 def variance(graph: Any, mean: Node, square: Node) -> Node:
-    """Of values whose mean, and whose squares' mean, nodes are."""
+    """The variance of values, from the nodes of their mean and of their squares' mean."""
     squared = call(graph, A.mul.Tensor, mean, mean)
     difference = call(graph, A.sub.Tensor, square, squared)
     return call(graph, A.maximum.default, difference, call(graph, A.mul.Tensor, squared, _LEAST))

@@ -33,7 +33,7 @@ _COPIES = (A.clone.default, A._to_copy.default)
 
 @dataclass(frozen=True)
 class Normalization:
-    """What makes statistics of each image of a value, over groups of its channels."""
+    """A normalization by statistics of each image of a value, over groups of its channels."""
 
     result: Node  # what it makes, of the value's shape
     groups: int
@@ -42,7 +42,7 @@ class Normalization:
     epsilon: float
 
     def put(self, graph: Any, value: Node, mean: Node, variance: Node) -> None:
-        """In its place what reads statistics of [image, channel]."""
+        """Replaces it by nodes that read statistics of [image, channel]."""
         n, k, *extents = value_of(value).shape
         before = value_of(self.result)
         if self.groups < k:
@@ -111,7 +111,7 @@ def _parameter(graph: Any, node: Node, each: list[int]) -> Node:
 
 
 def normalizations_of(value: Node) -> list[Normalization]:
-    """Those that read a value, perhaps by copies."""
+    """The normalizations that read a value, perhaps through copies."""
     found = (_normalization(value, user) for user in value.users)
     return [each for each in found if each is not None]
 

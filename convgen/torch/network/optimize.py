@@ -121,7 +121,7 @@ class Optimized(StandIn):
         self.training = False
 
     def _forget(self) -> None:
-        """What was prepared."""
+        """Forgets all preparations."""
         self._prepared: dict[Any, _Ready] = {}
         self._parts: dict[str, _Part] = {}
         self._with_parts: WithParts | None = None
@@ -202,7 +202,7 @@ class Optimized(StandIn):
         raise WrongArguments(f"torch.nn.DataParallel does not serve an optimized model\n{hint}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was prepared: copies prepare themselves."""
+        """The state without preparations: copies prepare themselves."""
         return {name: value for name, value in self.__dict__.items() if name not in _PREPARED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -280,12 +280,12 @@ class Optimized(StandIn):
 
     @property
     def _itself(self) -> Callable[..., Any]:
-        """What the model itself computes."""
+        """The function that the model itself computes."""
         function: Callable[..., Any] = self._model
         return function
 
     def _to_trace(self) -> tuple[Any, dict[int, Any]]:
-        """As `sharing_tensors`."""
+        """Like `sharing_tensors`."""
         return sharing_tensors(self._model)
 
     def _exported(self, given: Given) -> _Ready:
@@ -351,15 +351,15 @@ class _Part(Optimized):
         return model, copies
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """In the place of the module's own forward.  What has had as many kinds of inputs as this is left as it is:
-        their shapes depend on data, and each preparation takes seconds.  So is what the model takes gradients of."""
+        """Replaces the module's own forward.  Inputs run unprepared once too many kinds of them have been seen: their
+        shapes depend on data, and each preparation takes seconds.  So do inputs of which the model takes gradients."""
         if torch.is_grad_enabled() or _transformed():
             return self._itself(*args, **kwargs)
         return self._run(Given.of(args, kwargs), most=MOST_KINDS)
 
 
 def _traced() -> bool:
-    """Whether a model is traced of which this one is a part."""
+    """Whether a model that contains this one is being traced."""
     return bool(torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing() or is_fx_symbolic_tracing())
 
 
@@ -369,7 +369,7 @@ def _of_functorch() -> bool:
 
 
 def _transformed() -> bool:
-    """Or torch.func transforms this one, or numbers have tangents, of which a compiled graph knows nothing."""
+    """Whether a tracer or torch.func is at work, or numbers have tangents, which a compiled graph does not support."""
     return _traced() or _of_functorch() or forward_ad._current_level >= 0
 
 
@@ -387,7 +387,7 @@ def _try(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Ready:
-    """What computes results from arguments, and what makes it pack its weights anew."""
+    """A function that computes results from arguments, and one that makes it repack its weights."""
 
     run: Callable[[Given], Any]
     refresh: Callable[[], None] = lambda: None

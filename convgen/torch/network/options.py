@@ -1,4 +1,4 @@
-"""How networks are prepared, as users ask for it."""
+"""Users' options for preparing networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Padding that a function of its own makes before a convolution, which is padding of the convolution."""
+"""Padding by a separate function before a convolution, which becomes the convolution's own."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PADDINGS = (A.constant_pad_nd.default, *_MODES)
 
 
 def is_border(x: Node) -> bool:
-    """Whether a node pads an image by pixels of its own."""
+    """Whether a node pads an image with the image's own pixels."""
     return is_call(x, *_MODES)
 
 
 class Padded(NamedTuple):
-    """What a convolution reads where it pads by itself: `padding` as of convgen::conv, and what it is made of."""
+    """The input of a convolution that pads by itself: `padding` as of convgen::conv, and what it is made of."""
 
     x: Node
     padding: list[int]
@@ -34,7 +34,7 @@ class Padded(NamedTuple):
 
 
 def padded(x: Node, padding: Sequence[int]) -> Padded:
-    """Of a convolution that reads x with this padding, a number an axis."""
+    """The padded input of a convolution that reads x with this padding, one number per axis."""
     rank = len(padding)
     plain = Padded(x, list(padding))
     if is_call(x, A.constant_pad_nd.default) and not argument(x, 2, "value", 0):

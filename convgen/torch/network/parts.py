@@ -98,5 +98,5 @@ def _convolves(module: Any) -> bool:
 
 
 def _callable(module: Any) -> bool:
-    """Whether the module computes something, and nothing else does when it is called."""
+    """Whether the module computes something, and calling it has no other effect."""
     return type(module).forward is not _FORWARD and not hooked(module) and not hooked_by_all()

@@ -1,4 +1,4 @@
-"""What is computed from 16-bit weights, rounded once.
+"""Values computed from 16-bit weights, rounded once.
 
 A model standardizes weights, normalizes them, or merges branches in its own type, and torch rounds after each step: to
 11 bits in float16, to 8 in bfloat16.  Here each step is computed in float32, and what the steps make is rounded, as in
@@ -38,7 +38,7 @@ class RoundedOnce(torch.fx.Interpreter):
         return _rounded(made, n) if all(user.op == "output" for user in n.users) else made
 
     def _reads_of(self, target: Any) -> Any:
-        """By what a function gets the values of the nodes that it reads."""
+        """A function's access to the values of the nodes that it reads."""
         if not isinstance(target, torch._ops.OpOverload):  # an item of a tuple
             return self.env.__getitem__
         if target.namespace != "aten" or target in _READS_BITS:

@@ -63,7 +63,7 @@ A: Any = torch.ops.aten
 
 
 def kind(argument: Any) -> Any:
-    """What a preparation depends on of an argument."""
+    """A preparation's key of an argument."""
     if isinstance(argument, torch.Tensor) and (argument.is_nested or argument.layout != torch.strided):
         return type(argument), argument.is_nested, argument.layout, argument.dtype, argument.device, argument.dim()
     if isinstance(argument, torch.Tensor):
@@ -90,8 +90,8 @@ def resolved(tensor: Tensor) -> Tensor:
 
 
 def context() -> tuple[Any, ...]:
-    """What a preparation depends on of the context: the type and the device of new tensors, and the types that autocast
-    casts to."""
+    """A preparation's key of the context: the type and the device of new tensors, and the types that autocast casts
+    to."""
     device = torch.get_default_device() if torch._C._len_torch_function_stack() else None
     return (
         torch.get_default_dtype(),
@@ -114,7 +114,7 @@ def make_room(prepared: dict[Any, Any]) -> None:
 
 
 class Rewritten(Enum):
-    """How much of a network is; by what is said of it where more cannot be."""
+    """How much of a network is rewritten, by the message that says why it is not more."""
 
     ALL = ""
     CONVOLUTIONS = "linear layers, normalizations and concatenations stay as they are, because this fails with them"
@@ -127,8 +127,8 @@ class Rewritten(Enum):
 
 
 def _why_simpler(level: Rewritten, simpler: Rewritten, error: Exception, options: Options) -> str:
-    """What is said where a network cannot be rewritten so far, or Inductor does not compile it then; raises the error
-    where nothing simpler is left, or where parts do as well."""
+    """The message if a network cannot be rewritten so far, or Inductor then fails to compile it; raises the error if
+    nothing simpler is left, or if parts do as well."""
     if not options.inductor or level is Rewritten.NOTHING or isinstance(error, OtherWeights) or is_out_of_memory(error):
         raise error
     note = f"{simpler.value}: {told(error)}"
@@ -174,7 +174,8 @@ class Prepared:
     def _rewrite(
         self, traced: tuple[Any, list[Node], bool], level: Rewritten, names: Sequence[str], options: Options
     ) -> list[str]:
-        """Makes the graph's convolutions convgen's, with what they fuse.  Gives what may be built meanwhile."""
+        """Makes the graph's convolutions convgen's, with what they fuse.  Returns the kernels that may be built
+        meanwhile."""
         graph_module, first, memory = traced
         graph, constants = graph_module.graph, first[: len(names)]
         if level is Rewritten.NOTHING:
@@ -259,8 +260,8 @@ class Prepared:
             return joined(views, results[:count], results) if views else results[:count]
 
     def _look_at(self, results: Sequence[Any], given: Sequence[Tensor]) -> None:
-        """At the first results: where they do not lie as fake ones did, such as torch.roll's, a run of the model's own
-        says how they must.  Other threads wait for that."""
+        """Checks the first results: if their strides differ from those of fake ones, such as torch.roll's, a run of the
+        model itself tells the right ones.  Other threads wait for that."""
         with self._looking:
             if not all(same_strides(results[i], layout) for i, layout in self._expected.items()):
                 with torch.random.fork_rng({tensor.device.index for tensor in given if tensor.is_cuda}):
@@ -334,7 +335,7 @@ def _name_layers(graph: Any, weights: Sequence[Node], names: Sequence[str]) -> N
 
 
 def _layer_of(filters: Node, layers: Mapping[Node, str], constants: Collection[Node]) -> str:
-    """Of filters that are computed for each image, that of what is mixed, not of what decides how."""
+    """For filters that are computed for each image, the layer that is mixed, not the one that decides how."""
     pending = [filters]
     while pending:
         node = pending.pop()

@@ -1,4 +1,4 @@
-"""What stands before a 1x1 convolution, as its prologue: BatchNorm and an activation, or a gate.
+"""Functions before a 1x1 convolution, as its prologue: BatchNorm and an activation, or a gate.
 
     convolution(relu(batch_norm(x)))    the prologue mul add relu, with a scale and a shift for each channel
     convolution(x * gate[n, c, 1, 1])   the prologue mul
@@ -28,8 +28,8 @@ _CHANNELS = 8
 
 
 def opened(chain: Chain) -> Chain | None:
-    """The chain with what its convolution alone reads as its prologue; None where there is none that tma_im2col serves:
-    before one tap without padding, of one group."""
+    """The chain with functions that only its convolution reads as its prologue; None if tma_im2col serves none: it
+    takes prologues of one tap without padding, in one group."""
     taps = value_of(chain.w).shape[2:]
     plain = not chain.transposed and chain.groups == 1 and not any(chain.padding) and set(taps) == {1}
     linear = chain.convolution.meta.get("linear")
@@ -49,8 +49,8 @@ def opened(chain: Chain) -> Chain | None:
 
 
 def _activation(x: Node) -> tuple[tuple[Step, ...], Node]:
-    """The steps of the activation, perhaps written out, whose result is x, and the value that it alone reads; no steps
-    and x itself where there is none."""
+    """The steps of the activation, perhaps written out, whose result is x, and the value of which it is the only
+    reader; no steps and x itself if there is none."""
     seen = [x]
     for node in seen:
         seen += [each for each in node.all_input_nodes if each not in seen and len(seen) < _LOOKED_AT]

@@ -87,7 +87,7 @@ _LIMITS = {
 
 
 def limit_of_tracers(error: Exception) -> str:
-    """What a model does that torch's tracers do not know, by their error; none where it says something else."""
+    """What in a model torch's tracers do not support, from their error; none if the error says something else."""
     raised_in = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)][-2:]
     said = " ".join([str(error), *raised_in])
     return next((limit for text, limit in _LIMITS.items() if text in said), "")

@@ -65,8 +65,8 @@ Part = tuple[Node, Resampled | None]
 
 
 def move_interpolation(graph: Any, constants: Collection[Node]) -> int:
-    """Moves interpolation behind convolutions of constant filters, where at most half is left to write then; of how
-    many images."""
+    """Moves interpolation behind convolutions of constant filters, if at most half is then left to write; returns the
+    number of images."""
     count = 0
     for node in list(graph.nodes):
         if not is_call(node, A.convolution.default) or not _mixes_channels(node, constants):
@@ -133,7 +133,7 @@ def _sum(graph: Any, convolution: Node, parts: Sequence[Part]) -> Node:
 
 
 def _channels(graph: Any, w: Node, first: int, last: int) -> Node:
-    """Those of filters, in memory of their own."""
+    """The channels of filters, in separate memory."""
     return call(graph, A.clone.default, call(graph, A.slice.Tensor, w, 1, first, last), memory_format=_PACKED)
 
 
@@ -145,7 +145,7 @@ def _joined(graph: Any, nodes: Sequence[Node]) -> Node:
 
 
 def resampled(image: Node) -> Resampled | None:
-    """What an image is an interpolation of; None where it is none."""
+    """The image of which another is an interpolation; None if it is none."""
     steps: dict[Node, None] = {}
     sources: set[Node] = set()
     if not _visit(image, steps, sources) or len(sources) != 1:
@@ -159,8 +159,8 @@ def resampled(image: Node) -> Resampled | None:
 
 
 def _visit(node: Node, steps: dict[Node, None], sources: set[Node]) -> bool:
-    """Adds what makes an image, each behind what it reads, and the images whose pixels are taken.  Gives whether all
-    of it is interpolation."""
+    """Collects the nodes that make an image, each after its inputs, and the images whose pixels are taken.  Returns
+    whether all of them are interpolation."""
     images = _images(node)
     for image in images:
         if takes_pixels(node):

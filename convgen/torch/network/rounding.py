@@ -39,7 +39,7 @@ def has_bits(dtype: torch.dtype) -> bool:
 
 
 def before_rounding(filters: Node) -> Node:
-    """What floating-point filters were before they got their type, where a node gives them that alone."""
+    """Floating-point filters before the conversion to their type, if a node does only that."""
     rounds = is_call(filters, A._to_copy.default, torch.ops.convgen.rounded_filters.default)
     return filters.args[0] if rounds and value_of(filters.args[0]).is_floating_point() else filters
 

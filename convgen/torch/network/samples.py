@@ -58,7 +58,7 @@ _BESIDE, _CLOSE = 1e-9, 1e-6
 
 
 def is_conversion(node: Node) -> bool:
-    """To another type of floating point."""
+    """Whether a node converts to another floating-point type."""
     return is_call(node, A._to_copy.default) and bool(value_of(node).is_floating_point())
 
 
@@ -75,7 +75,8 @@ class Samples:
         self._degrees: dict[Node, float] = {value: 1}
 
     def add(self, node: Node) -> bool:
-        """Whether a node follows from what is here, so that points show all of it.  If not, this is of no more use."""
+        """Adds a node; returns whether it follows from the nodes so far, so that points show all of it.  If not, this
+        object is useless from then on."""
         inputs = node.all_input_nodes
         if not _is_known(node) or not all(each in self.values or is_call(each, _NUMBER) for each in inputs):
             return False
@@ -151,7 +152,7 @@ def _computed(node: Node, values: Mapping[Node, Tensor]) -> Tensor:
 
 
 def _differences(node: Node, values: Mapping[Node, Tensor]) -> Iterator[Tensor]:
-    """What is 0 where a node has knots."""
+    """Values that are 0 where a node has knots."""
     if is_call(node, *_EXTREMES):
         a, b = (_value(each, values).double() for each in node.args)  # masks are numbers, too
         yield a - b
@@ -162,7 +163,7 @@ def _differences(node: Node, values: Mapping[Node, Tensor]) -> Iterator[Tensor]:
 
 
 def _zeros(points: Tensor, values: Tensor) -> list[float]:
-    """Where values are 0 that are straight between points, and before the first and behind the last."""
+    """The zeros of values that are linear between points, before the first and after the last."""
     p, q, a, b = points[:-1], points[1:], values[:-1], values[1:]
     at = p - a * (q - p) / (b - a)
     here = (p <= at) & (at <= q)
@@ -172,7 +173,7 @@ def _zeros(points: Tensor, values: Tensor) -> list[float]:
 
 
 def _degree(node: Node, degrees: Mapping[Node, float]) -> float:
-    """Of a node's polynomial between knots; infinite where it is none that we know."""
+    """The degree of a node's polynomial between knots; infinite if it is no known polynomial."""
     given = [degrees.get(each, 0) for each in node.args if isinstance(each, torch.fx.Node)]
     if is_call(node, _ZEROS, *_COMPARISONS) or not any(given):
         return 0
@@ -184,7 +185,7 @@ def _degree(node: Node, degrees: Mapping[Node, float]) -> float:
 
 
 def _keeps_off_poles(node: Node, points: Tensor, values: Mapping[Node, Tensor]) -> bool:
-    """Whether what a node divides by changes slowly even in proportion."""
+    """Whether a node's divisor changes slowly even relative to itself."""
     if is_call(node, *_QUOTIENTS):
         argument, pole = node.args[1], 0
     elif node.target in _POLES:

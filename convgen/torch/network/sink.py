@@ -25,7 +25,7 @@ _RESHAPES = (A.view.default, A._unsafe_view.default, A.squeeze.dim, A.unsqueeze.
 
 
 def sink_views(graph: Any) -> None:
-    """Moves those of all elements as far back as they go."""
+    """Moves views of all elements as far back as they go."""
     for position, node in enumerate(graph.nodes):
         _mark(node, position)
     for node in graph.nodes:
@@ -55,7 +55,7 @@ def _is_step(node: Node, value: Node) -> bool:
 
 
 def _sink(graph: Any, view: Node) -> None:
-    """Moves a view behind the functions that read it; one that nothing reads may be gone."""
+    """Moves a view after the functions that read it; a view that nothing reads may be gone."""
     _cancel(view)
     if not view.users:
         return
@@ -78,7 +78,7 @@ def _sink(graph: Any, view: Node) -> None:
 
 
 def _sink_behind(graph: Any, view: Node, user: Node) -> None:
-    """Moves a view behind one of its readers, and further."""
+    """Moves a view after one of its readers, and further."""
     value = view.args[0]
     with graph.inserting_before(user):
         arguments = [value if argument is view else _before(graph, argument, view) for argument in user.args]
@@ -105,7 +105,7 @@ def _goes_along(other: Node, view: Node) -> bool:
 
 
 def _position_of(value: Node) -> int | None:
-    """Where the convolution stands in the graph that makes a value, or what a value is a view of."""
+    """The position in the graph of the convolution that makes a value, or the tensor that it is a view of."""
     while _is_view(value):
         value = value.args[0]
     position: int | None = value.meta.get(_POSITION)
@@ -143,7 +143,7 @@ def _order(node: Node) -> list[int]:
 
 
 def _merged(node: Node) -> list[list[int]] | None:
-    """For each axis of a view, those of what it sees that are one there; None where a node is no such view."""
+    """For each axis of a view, the axes of its source that it merges; None if a node is no such view."""
     if not is_call(node, *_RESHAPES):
         return None
     shape, found, i = value_of(node.args[0]).shape, [], 0

@@ -58,8 +58,8 @@ def _by_operator(name: str, constants: Sequence[Any]) -> Launch:
 
 
 def _launch_of(name: str, tensors: Sequence[Any], constants: Sequence[Any]) -> Launch | None:
-    """What launches the kernel that serves, or the operator where none does; None where that is not known yet: tensors
-    that are not aligned may be at the next call, for which other kernels serve."""
+    """The function that launches the kernel, or the operator if no kernel serves; None if that is not known yet:
+    tensors that are misaligned now may be aligned at the next call, which other kernels serve."""
     from convgen.torch import launch
 
     given = [each for each in torch.utils._pytree.tree_leaves(tensors) if each is not None]
@@ -73,7 +73,7 @@ def _launch_of(name: str, tensors: Sequence[Any], constants: Sequence[Any]) -> L
 
 
 def _forward(name: str, tensors: Sequence[Any], constants: Sequence[Any]) -> Launch | None:
-    """What is fused, or gives sums, is convgen's wherever it serves."""
+    """Fused calls, and those with sums, are convgen's wherever it serves them."""
     from convgen.torch import launch, ops, summed
 
     if name == "conv_sums":
@@ -102,7 +102,7 @@ def _nothing_of(into: Launch) -> Launch:
 
 
 def _gradient(name: str, tensors: Sequence[Any], constants: Sequence[Any]) -> Launch | None:
-    """By choice: of convgen or aten."""
+    """The choice for a gradient: convgen or aten."""
     from convgen.torch import ops
     from convgen.torch.asked import WithBias
 

@@ -18,7 +18,7 @@ _SAVED = (torch.nn.Parameter, Module)
 
 
 class StandIn(Module):
-    """Has the attributes of `model`, which it sets and deletes there, and saves and loads what that one does.
+    """Has the attributes of `model`, sets and deletes them there, and saves and loads what the model does.
 
     Names of its own begin with an underscore, or are those of its class and of what it had before `model`.
     """
@@ -39,7 +39,8 @@ class StandIn(Module):
     def named_modules(
         self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Any]]:
-        """By the model's names, which `state_dict` has, and so torch names weights; the model itself has this one's."""
+        """Modules by the model's names, which `state_dict` uses, so that torch names weights alike; the model itself
+        has this object's name."""
         memo = set() if memo is None else memo
         if self not in memo:
             if remove_duplicate:
@@ -67,7 +68,7 @@ class StandIn(Module):
         return hasattr(model, name) or (model is not None and isinstance(value, _SAVED))
 
     def __getattr__(self, name: str) -> Any:
-        """Also what the model has, such as `config`: programs ask for it."""
+        """Also the model's attributes, such as `config`: programs ask for them."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -106,7 +107,7 @@ class StandIn(Module):
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """As the model loads it."""
+        """Loads as the model does."""
         return self._model.load_state_dict(state_dict, *args, **kwargs)
 
     def _load_from_state_dict(

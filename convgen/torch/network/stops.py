@@ -33,8 +33,8 @@ _VIEWS = (
 
 
 def why_stopped(end: Node) -> str:
-    """What stands behind the last node of a chain that an epilogue cannot have; nothing where that is no surprise, such
-    as another convolution."""
+    """Names what follows a chain's last node that an epilogue cannot include; empty if it is no surprise, such as
+    another convolution."""
     readers = [reader for reader in end.users if reader.op == "call_function"]
     if len(readers) != len(end.users):
         return ""
@@ -87,7 +87,7 @@ def _behind_views(reader: Node) -> Node | None:
 
 
 def _is_elementwise(reader: Node, end: Node) -> bool:
-    """And of one element of the result for each of its own."""
+    """Whether a function is elementwise: each element of its result depends on one of its input's."""
     tagged = torch.Tag.pointwise in getattr(reader.target, "tags", ())  # torch 2.11 has no tag for leaky_relu
     if not (tagged or reader.target in POINTWISE) or is_call(reader, A.clone.default):
         return False

@@ -34,7 +34,7 @@ _CAST: Any = torch.ops.prims.convert_element_type.default
 
 @dataclass
 class Ending:
-    """What follows a convolution, or the gradient of an input: an epilogue and sums of what that makes."""
+    """The functions after a convolution, or after the gradient of an input: an epilogue and sums of its results."""
 
     chain: list[Node]  # from the convolution's result to the epilogue's
     epilogue: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Ending:
         return "value square" if self.statistics else " ".join(word for word, _ in self.sums)
 
     def asked(self, bare: Bare) -> Summed:
-        """What is asked of convgen, with fake tensors."""
+        """The request to convgen, with fake tensors."""
         operands = [_broadcast(value_of(o), value_of(self.value).dim()) for o in (*self.operands, *self.sum_operands)]
         return Summed(bare, operands, " ".join(self.epilogue), self.words)
 
@@ -154,7 +154,7 @@ def _add_branch(found: Ending) -> None:
 
 
 def _add_activation(found: Ending) -> None:
-    """The gradient of an activation, which reads what was saved."""
+    """Adds the gradient of an activation, which reads saved tensors."""
     value = found.value
 
     def is_saved(node: Any) -> bool:
@@ -172,7 +172,7 @@ def _add_activation(found: Ending) -> None:
 
 
 def _centered(node: Node, wide: Node, result: Node) -> tuple[Node, Node] | None:
-    """Of wide * (read - mean): a tensor that was saved, and one value for each channel."""
+    """Finds in wide * (read - mean) the saved tensor, and the one value per channel."""
     if not is_call(node, A.mul.Tensor):
         return None
     other = node.args[1] if node.args[0] is wide else node.args[0]
@@ -187,7 +187,7 @@ def _centered(node: Node, wide: Node, result: Node) -> tuple[Node, Node] | None:
 
 
 def _is_of_channels(node: Any, like: Tensor) -> bool:
-    """Whether a node has a number for each channel, and comes from what was saved by nothing larger."""
+    """Whether a node has one number per channel, and is computed from saved tensors through nothing larger."""
     if not isinstance(node, torch.fx.Node) or not value_of(node).is_floating_point():
         return False
     shape = [like.shape[1], *(1,) * (like.dim() - 2)]
@@ -247,5 +247,6 @@ def _as_operand(graph: Any, node: Node, rank: int) -> Node:
 
 
 def _again(graph: Any, node: Node) -> Node:
-    """What was saved, or is computed from that by something small, where the graph inserts."""
+    """A saved tensor, or one computed from saved tensors by something small, inserted at the graph's insertion
+    point."""
     return node if node.op == "placeholder" else graph.node_copy(node, lambda source: _again(graph, source))

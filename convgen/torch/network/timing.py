@@ -1,4 +1,4 @@
-"""How long a convolution takes on this GPU, by convgen and by aten, with what is left to do behind it.
+"""The time of a convolution on this GPU, by convgen and by aten, with the work that is left to do after it.
 
 Times come from CUDA graphs over buffers that rotate (convgen.bench.measure), and are kept on disk for the GPU, the
 driver's and the libraries' versions, and convgen's own files; not those that other work on the GPU disturbed.
@@ -54,7 +54,7 @@ def timed() -> Iterator[None]:
 
 
 class Timer:
-    """Microseconds by what is timed, from this process, from disk, or measured now."""
+    """Times in microseconds, by their keys: from this process, from disk, or measured now."""
 
     def __init__(self) -> None:
         self._known: dict[str, float] = {}
@@ -87,7 +87,7 @@ class Timer:
         return self._us(who, arguments, left, call, source, opens)
 
     def gradient(self, gradient: Gradient) -> tuple[float, float]:
-        """convgen's kernel for a gradient, infinite where there is none, and aten's."""
+        """Times of convgen's kernel for a gradient, infinite if there is none, and of aten's."""
         serving = gradient.served()
         launch = serving.launch
         arguments = _read_by(gradient)
@@ -208,7 +208,7 @@ def _set_count(each: int, backend: TorchBackend) -> int:
 
 
 def _machine(device: int) -> tuple[TorchBackend, dict[str, str]]:
-    """Of a GPU, which is the current one."""
+    """The backend and environment of a GPU, which is the current one."""
     if device not in _machines:
         backend = TorchBackend()
         _machines[device] = backend, backend.environment()
@@ -254,7 +254,7 @@ def _made(x: Tensor, w: Tensor, operands: Sequence[Tensor]) -> tuple[Tensor, Ten
 
 
 def _random(fake: Tensor) -> Tensor:
-    """With the same extents and strides; what broadcasts has one element there."""
+    """Random data with the same extents and strides; broadcast axes have one element."""
     sizes, strides = [int(n) for n in fake.shape], [int(n) for n in fake.stride()]
     held = [1 if stride == 0 else size for size, stride in zip(sizes, strides, strict=True)]
     made = torch.empty_strided(held, strides, dtype=fake.dtype, device=fake.device)

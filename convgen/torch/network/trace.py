@@ -174,7 +174,7 @@ def with_sources(node: Node, goes_on: Callable[[Node], bool]) -> Iterator[Node]:
 
 
 def _is_identity(node: Node) -> bool:
-    """What the function returns stays a tensor of its own."""
+    """Whether a node only passes its input on; a result of the function stays a separate tensor."""
     if any(user.op == "output" for user in node.users):
         return False
     if is_call(node, A.as_strided.default):
@@ -195,7 +195,7 @@ def placeholders(graph: Any) -> list[Node]:
 
 
 def weighted_sum(graph: Any, terms: Sequence[tuple[float, Node]]) -> Node:
-    """Of values, each times its factor, where the graph inserts."""
+    """A sum of values, each times its factor, inserted at the graph's insertion point."""
     values = (v if factor == 1 else call(graph, A.mul.Tensor, v, factor) for factor, v in terms)
     return functools.reduce(lambda a, b: call(graph, A.add.Tensor, a, b), values)
 

@@ -108,7 +108,7 @@ def _is_on_gpu(inputs: Sequence[Any]) -> bool:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A convolution, or one gradient of a convolution_backward, of which it is result number `index`.
+    """A convolution, or one gradient of a convolution_backward: its result number `index`.
 
     It reads the node's arguments of these numbers.
     """
@@ -130,7 +130,7 @@ class _Candidate:
         return None if of_filters or len(self.results) != 1 else ending_of(self.results[0])
 
     def lies_as_before(self) -> bool:
-        """Whether convgen's result has the strides of aten's, as far as they say something."""
+        """Whether convgen's result has the same strides as aten's, as far as they matter."""
         operator, numbers = _operator(self.asked)
         first, second = self.asked.reads
         made = operator(first, second, *numbers)
@@ -173,8 +173,8 @@ def take_convolutions(
 def _take_sums(
     graph: Any, candidates: Sequence[_Candidate], choices: Choices
 ) -> tuple[dict[int, Summed], dict[int, str]]:
-    """Puts convgen's operators that give sums where the choices say so.  Gives what was taken, and why others were not,
-    by the candidates' numbers."""
+    """Puts convgen's operators that give sums where the choices say so.  Returns those that were taken, and why others
+    were not, by the candidates' numbers."""
     taken, passed = {}, {}
     # the last first: of two gradients that add up, the later one gives the sums, as it has the other one at hand
     for i, candidate in reversed(list(enumerate(candidates))):
@@ -214,7 +214,7 @@ def _decide(asked: Sequence[Asked], choices: Choices, measure: bool, tune: str |
 
 
 def _tensors(node: Node) -> tuple[Node, Node]:
-    """Of a convolution or its gradients: the input and the filters."""
+    """The tensors of a convolution or its gradients: the input and the filters."""
     first = 0 if is_call(node, A.convolution.default) else 1
     return node.args[first], node.args[first + 1]
 
@@ -225,7 +225,7 @@ def _layer(node: Node) -> str:
 
 
 def _obstacle(node: Node) -> str:
-    """Why nothing is asked of convgen; empty where it is."""
+    """Why nothing is requested from convgen; empty if something is."""
     x, w = map(value_of, _tensors(node))
     rank = w.dim() - 2
     read = [value_of(arg) if isinstance(arg, torch.fx.Node) else arg for arg in pytree.tree_leaves(node.args)]
@@ -252,7 +252,7 @@ def _candidates(graph: Any, node: Node) -> Iterator[_Candidate]:
 
 
 def _numbers(asked: Asked, values: Sequence[Any]) -> tuple[int, ...]:
-    """Which of a node's arguments it reads."""
+    """The numbers of a node's arguments that it reads."""
     return tuple(next(i for i, value in enumerate(values) if value is read) for read in asked.reads)
 
 
@@ -306,7 +306,7 @@ def _want_no_longer(candidate: _Candidate) -> None:
 
 
 def _operator(asked: Bare) -> tuple[Any, list[Any]]:
-    """convgen's operator, and its arguments behind the two tensors."""
+    """convgen's operator, and its arguments after the two tensors."""
     convgen: Any = torch.ops.convgen
     numbers: tuple[Any, ...]
     if isinstance(asked, Forward):
@@ -332,7 +332,7 @@ def _readers(node: Node, index: int) -> list[Node]:
 
 
 def _drop_unread(graph: Any, node: Node) -> None:
-    """Of a convolution_backward without gradients that anyone reads, none is left; the bias's alone is a sum."""
+    """Removes a convolution_backward whose gradients nothing reads; if only the bias's is read, it becomes a sum."""
     if not is_call(node, A.convolution_backward.default) or any(node.args[-1][:2]):
         return
     grad = node.args[0]

@@ -92,7 +92,7 @@ def _is_other(tensor: Tensor) -> bool:
 
 
 def _goes_by_strides(node: Node) -> bool:
-    """Whether a node gives the same elements however what it reads lies, and says how its result does."""
+    """Whether a node gives the same elements whatever the layout of its inputs, and determines its result's layout."""
     if node.op == "call_method":
         return str(node.target) not in _EXCEPTIONS
     if node.op != "call_function":

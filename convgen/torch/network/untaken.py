@@ -25,7 +25,7 @@ class _Calls:
 
 
 class _Call:
-    """What autograd calls in the backward pass, and drops with what it has recorded."""
+    """A function that autograd calls in the backward pass, and drops with its records."""
 
     def __init__(self, calls: _Calls) -> None:
         self._calls = calls

@@ -27,8 +27,8 @@ A: Any = torch.ops.aten
 
 
 def folded(chain: Chain) -> Chain | None:
-    """The chain with the upsampling before it folded into its convolution; None where there is none, where others read
-    the upsampled image, or where the convolution is not of unit stride and dilation with padding of zeros."""
+    """The chain with the upsampling before it folded into its convolution; None if there is none, if others read the
+    upsampled image, or if the convolution is not of unit stride and dilation with padding of zeros."""
     source = upsampled(chain.x)
     taps = value_of(chain.w).shape[2:]
     rank = len(chain.stride)
@@ -44,8 +44,8 @@ def folded(chain: Chain) -> Chain | None:
 
 
 def upsampled(x: Node) -> Node | None:
-    """The image of which x is made by nearest upsampling by whole numbers, if a single node reads x: torch traces it as
-    an index of each axis, in float32, and perhaps a copy with channels last."""
+    """The image from which x is made by nearest upsampling by whole numbers, if a single node reads x: torch traces it
+    as an index of each axis, in float32, and perhaps a copy with channels last."""
     copies = [x]
     while is_call(x, A.clone.default, A._to_copy.default) and len(x.users) == 1:
         x = x.args[0]
@@ -81,8 +81,8 @@ def _factors(source: Node, x: Node) -> list[int]:
 
 
 def _filters(w: Node, factors: Sequence[int], groups: int) -> Node:
-    """Of the transposed convolution, (c, k / groups, ...), made of w (k, c / groups, ...): the sums in float64, rounded
-    once.  In memory the input's channels are last, as a convolution reads its filters."""
+    """The filters of the transposed convolution, (c, k / groups, ...), made from w (k, c / groups, ...): the sums in
+    float64, rounded once.  In memory the input's channels are last, as a convolution reads its filters."""
     graph, dtype = w.graph, value_of(w).dtype
     rank = len(factors)
     made = call(graph, A._to_copy.default, before_rounding(w), dtype=torch.float64)

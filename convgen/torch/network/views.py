@@ -26,7 +26,7 @@ class View:
     offset: int
 
     def of(self, given: Sequence[Tensor]) -> Tensor:
-        """For tensors of the same strides."""
+        """The view for tensors with these strides."""
         source = given[self.index]
         return source.as_strided(self.size, self.stride, source.storage_offset() + self.offset)
 
@@ -74,7 +74,7 @@ def placed(
 
 
 def views_among(results: Sequence[Any]) -> dict[int, View]:
-    """Of results whose elements follow one another, at their indices among all."""
+    """The views among results whose elements are contiguous, at their indices among all."""
     tensors = [(i, each) for i, each in enumerate(results) if isinstance(each, torch.Tensor) and each.numel()]
     wholes: dict[Any, tuple[int, Any]] = {}
     for i, each in sorted(tensors, key=lambda pair: -pair[1].numel()):
@@ -90,7 +90,7 @@ def views_among(results: Sequence[Any]) -> dict[int, View]:
 
 
 def _reads_as(tensor: Tensor) -> tuple[Any, ...]:
-    """What a tensor makes of its memory, besides its shape and strides."""
+    """How a tensor reads its memory, besides its shape and strides."""
     return tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
 

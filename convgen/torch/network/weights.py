@@ -42,8 +42,9 @@ class Structure:
         self._form = self.names, [*map(id, modules.values())], _ties(self._seen)
 
     def values(self) -> list[Any]:
-        """What the places hold, in the order of their names.  Raises OtherWeights where that is not what it was made
-        of: other modules, a weight where there was none or none where there was one, weights that are one no more."""
+        """The contents of the places, in the order of their names.  Raises OtherWeights if they are not those that it
+        was made of: other modules, a weight where there was none or none where there was one, weights that are one no
+        more."""
         now, seen = self._found(dict.values), self._seen
         same = len(now) == len(seen) and all(map(operator.is_, now, seen))
         maybe_more = self._asked != asked_anew() or any(self._empty)
@@ -83,7 +84,7 @@ class Structure:
 
 
 def _ties(values: list[Any]) -> list[int | None]:
-    """Which places hold the same thing: None is not one thing in two places, as a tied weight is."""
+    """Which places hold the same object, such as a tied weight; None does not count as one."""
     first: dict[int, int] = {}
     return [None if each is None else first.setdefault(id(each), i) for i, each in enumerate(values)]
 
@@ -124,7 +125,7 @@ class Weights:
 
 
 def _memory(weight: Any) -> Any:
-    """What tells tensors apart, by where they lie if they have memory."""
+    """A key of a tensor: where it lies, if it has memory."""
     if not isinstance(weight, torch.Tensor) or not weight.data_ptr():
         return id(weight)
     return weight.data_ptr(), weight.dtype, weight.shape, weight.stride()

@@ -38,7 +38,7 @@ def overlap(indices: Sequence[int], weights: Sequence[Tensor], inputs: Sequence[
 
 
 def on_copies(function: Function, count: int, indices: Sequence[int]) -> Function:
-    """The function with copies of these inputs, behind `count` weights, which are its last results."""
+    """The function with copies of these inputs, which follow `count` weights; the copies are its last results."""
 
     def made(*given: Tensor) -> Sequence[Any]:
         tensors = list(given)
