@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        if name == "Kernel":  # imported where it is asked for: `import convgen` is quick
+        if name == "Kernel":  # imported on first use: `import convgen` is quick
             from convgen.runtime.kernel import Kernel
 
             return Kernel

@@ -32,7 +32,7 @@ _SUMS = "SHA256SUMS"
 _ROOT = 0  # the user who may do anything anyway
 _OWNER_ONLY = 0o700
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_STAGED = "convgen-"  # how names of folders on their way in or out begin
+_STAGED = "convgen-"  # prefix of folders that are being added or removed
 _STALE_SECONDS = 24 * 3600
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 _warned: set[Path] = set()
@@ -182,7 +182,7 @@ def _distrust(folder: Path) -> str:
     """Why others may have written a folder's contents; empty if they cannot have."""
     try:
         found, link = folder.stat(), folder.lstat()
-    except OSError:  # not there, or not to be read: using it says so
+    except OSError:  # missing or unreadable: using it says so
         return ""
     if not {found.st_uid, link.st_uid} <= {os.geteuid(), _ROOT}:
         return "belongs to another user"

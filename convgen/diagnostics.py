@@ -78,7 +78,7 @@ CODES: dict[str, str] = {
 }
 
 
-#: Codes of what stands where it does not fit.
+#: Codes of text in the wrong place.
 _SYNTAX = frozenset({"E001", "E002", "E003"})
 _UNKNOWN_EXTENT = "E207"
 

@@ -42,7 +42,7 @@ ROUNDS = 3
 #: rounds, up to so many.
 DISTURBED = 1.1
 MOST_ROUNDS = 10
-#: A GPU at its power limit lowers its clocks, by a quarter where it works without a pause; before replays that
+#: A GPU at its power limit lowers its clocks, by a quarter if it works without a pause; before replays that
 #: count it rests, and what is compared rests this many times as long as it works.
 REST_SECONDS = 0.01
 REST = 2.0

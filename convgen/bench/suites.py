@@ -19,6 +19,6 @@ def find(name: str) -> list[Path]:
     root = directory("specs")
     spec = root / f"{name}.conv"
     found = [spec] if spec.is_file() else sorted((root / name).glob("*.conv"))
-    if not found or name.partition("/")[0] not in names():  # "" and ".." are folders, too
+    if not found or name.partition("/")[0] not in names():  # "" and ".." are also folders
         raise UsageError(unknown("suite", name, names()))
     return found

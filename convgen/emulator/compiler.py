@@ -34,7 +34,7 @@ RUNTIME = _HERE / "runtime"
 SOURCE = "kernel.cu"
 
 _COMMON = ("-std=c++17", "-fPIC", "-shared", "-pthread")
-#: What C++ leaves undefined; no code goes on behind a report, which is less to compile.
+#: Checks of undefined behavior; no code continues after a report, which leaves less to compile.
 _UNDEFINED = (
     "-fsanitize=bounds,alignment,signed-integer-overflow,integer-divide-by-zero,shift-exponent",
     "-fno-sanitize-recover=undefined",
@@ -207,7 +207,7 @@ def kernel_library(
     the compiler's words where the source is no C++, NoHostCompiler, and UsageError where the folder is none.
     """
     compiler = host_compiler()
-    runtime_library()  # who cannot compile that is not asked what it thinks of a kernel
+    runtime_library()  # a compiler that fails this is not tried on a kernel
     place, symbols = SOURCE, ["-g1", "-gdwarf-4"]
     if debug := os.environ.get("CONVGEN_EMULATOR_DEBUG"):
         place, symbols, explains = os.path.abspath(os.path.join(debug, SOURCE)), ["-g"], True

@@ -117,7 +117,7 @@ class _Replay:
         self.born: dict[tuple[int, str], float] = {}
         self.time: dict[tuple[int, str], float] = {}
         self._last: dict[tuple[int, str], _Event] = {}  # lanes that do the same take no more time
-        self._free: dict[tuple[int, str], float] = {}  # when a block's unit has done what it was given
+        self._free: dict[tuple[int, str], float] = {}  # when a block's unit has finished its work
         self._loads: dict[int, Moment] = {}
         #: The last moment of what an mbarrier's phase has had so far, and of completed phases.
         self._arriving: dict[Key, Moment] = {}

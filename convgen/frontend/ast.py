@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from convgen.diagnostics import Span
 
-#: Among names that are lost: one of which nobody knows what it is, so that it may be any.
+#: Among lost names: one that is unknown, so that it may be any.
 ANY = "*"
 
 

@@ -119,7 +119,7 @@ class _Block:
         tensors = [self._tensor(role, geometry, pitches.get(role)) for role in SETTING_OF]
         read = prologue.operands if prologue else ()
         self._small_enough(chain(tensors, [lowered] if lowered else [], read, operands, results))
-        if len(report):  # wherever in the file: nobody takes what is made of it
+        if len(report):  # anywhere in the file: its result is not used
             return []
         if isinstance(geometry, TransposedGeometry):
             geometry = geometry.as_dgrad

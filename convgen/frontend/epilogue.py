@@ -158,7 +158,7 @@ def tensor(declared: ast.Tensor, role: str, like: Like, sizes: Sizes, report: Re
         extent = extents.get(at)
         stated = sizes.evaluate(dim.extent) if dim.extent else None
         if at in ROLE_DIMS.get(like.role, ()) and at not in extents and extents and not any(extents.values()):
-            pass  # extents that disagree are reported, of which this may be one
+            pass  # disagreeing extents are reported; this may be one of them
         elif at not in extents and like.sure:
             have = f"are {listing(tuple(extents), 'and')}" if extents else "are none"
             hint = habits.did_you_mean(at, extents, habits.DIMS[like.role])
@@ -283,7 +283,7 @@ class Body:
                 self._locals.add(name.text)
             if value is not None:
                 body.append(ir.Assignment(name.text, value))
-        if self._setting.lost is not None or self._faulty:  # what is lost, or has another name, may have used them
+        if self._setting.lost is not None or self._faulty:  # lost or renamed statements may have used them
             return tuple(body)
         operands = [o.name for o in self._setting.operands if self._names.span(o.name.text) == o.name.span]
         for kind, declared in (("operand", operands), ("local", locals_)):

@@ -24,7 +24,7 @@ _TOO_MUCH = frozenset({"SLASH", "COMMA", "ASSIGN", "COLON", "RPAR", "RSQB"})
 _CLOSING = ("RSQB", "RPAR")
 #: Kinds that declare a tensor of the convolution.
 _TENSORS = frozenset({"INPUT", "FILTER", "OUTPUT", "LOWERED"})
-#: Kinds behind which a value stands.
+#: Kinds that a value follows.
 _BEFORE_VALUE = wording.OPERATORS | {"ASSIGN", "NOT"}
 #: Kinds that begin a statement of an epilogue alone.
 _IN_EPILOGUE = frozenset({"OPERAND", "RESULT"})
@@ -102,7 +102,7 @@ class Place:
             return (self.kinds == {kind} and begins) or (kind in self.kinds and self.is_option_without_brace)
         if kind == "COMMA" and self.begins_line and not self.is_closed:
             return False
-        if kind == "COLON" and self.before in TENSOR_DTYPES:  # the name stands behind the type, or there is none
+        if kind == "COLON" and self.before in TENSOR_DTYPES:  # the name follows the type, or is missing
             return False
         if kind == "LET" and (self.after is None or self.after.line != self.word.end_line):  # a name without a value
             return False

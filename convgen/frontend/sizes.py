@@ -12,7 +12,7 @@ from convgen.frontend.dims import SETTING_OF, dim_meant
 from convgen.frontend.names import Names
 from convgen.ir.size import whole
 
-#: Whatever is computed stays below; extents and the like have limits of their own.
+#: All computed values stay below; extents and the like have their own limits.
 MAX_VALUE = (1 << 63) - 1
 #: Extents, strides and so on fit an int of generated code.
 MAX_INT = (1 << 31) - 1
@@ -34,7 +34,7 @@ class Sizes:
         self._declared = {let.name.text for let in spec.lets} | spec.lost - {ast.ANY}
         #: Whether no let has lost its name: any that is not known may be its.
         self.complete = ast.ANY not in spec.lost
-        #: Value of each let so far; None where it has an error, which is in the report.
+        #: The value of each let so far; None if it has an error, which is then reported.
         self._values: dict[str, int | None] = dict.fromkeys(spec.lost - {ast.ANY})
         self._define(defines)
         names = Names(report)

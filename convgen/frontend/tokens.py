@@ -104,7 +104,7 @@ def _with_logic(words: list[Token]) -> list[Token]:
     return words
 
 
-#: Kinds behind which a setting may begin: the last words of others, and the brace of the block.
+#: Kinds after which a setting may begin: the last words of others, and the brace of the block.
 _ENDS_SETTING = _ENDS_SIZE | {"FLOAT", "RSQB", "LBRACE", "RBRACE"}
 
 

@@ -61,5 +61,5 @@ def _compile(key: Asked) -> Kernel:
     return made
 
 
-#: The kernel that is asked for.  Raises SpecError, UsageError, CompileError.
+#: The requested kernel.  Raises SpecError, UsageError, CompileError.
 kernel_of: Once[Asked, Kernel] = Once(_compile)

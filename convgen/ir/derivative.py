@@ -143,7 +143,7 @@ class _Steps:
         if _size(e) <= _LARGEST or is_condition(e):
             return e
         if conditions := [factor for factor in e.args if e.is_Mul and is_condition(factor)]:
-            # what is multiplied by a condition is selected, so a condition stays where it is seen
+            # factors of a condition become selections, so a condition stays in place
             return sympy.Mul(*conditions, self._short(sympy.Mul(*(f for f in e.args if f not in conditions))))
         if e not in self._symbol:
             step = Symbol(f"{len(self._symbol)} ", real=True)  # no name of the language has a blank
@@ -209,7 +209,7 @@ class _Steps:
             times, value = value.as_coeff_Mul()
             kept = symbol(name) / times
             e = self._bounded(e, name, times, value)
-            # a condition that is saved selects, as it does where it is computed
+            # a saved condition selects, as a computed one does
             e = e.subs(value, holds(kept) if is_condition(value) else kept)
             if ACC in e.free_symbols:
                 e = self._solved(e, symbol(name), times * value, scale)
@@ -271,7 +271,7 @@ def _stored(times: Expr, bound: Expr, within: str, dtype: str) -> Expr:
 
 #: Types narrower than sums.
 _NARROW = ("f16", "bf16")
-#: Stands behind every step.
+#: Ranks after every step.
 RESULT = Symbol("inf ")
 
 

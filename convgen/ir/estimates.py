@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-#: (images, microseconds), by rising numbers of images; empty where there is no cost model.
+#: (images, microseconds), in ascending order of images; empty without a cost model.
 Estimates = tuple[tuple[int, float], ...]
 #: Up to here each number of images has an estimate of its own, and then so many in each doubling: half as many take
 #: a step of a wave for a slope, and choose 1% worse on ResNet-50's layers.

@@ -110,7 +110,7 @@ def symbol(name: str) -> Symbol:
     return Symbol(name, integer=True)
 
 
-#: Of what is counted by an int.
+#: The limit of numbers that an int counts.
 INT_MAX = 2**31 - 1
 
 

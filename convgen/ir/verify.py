@@ -58,7 +58,7 @@ def random_inputs(problem: ConvProblem, seed: int) -> dict[str, numpy.ndarray]:
             values = rng.integers(-8, 9, tensor.shape)
             if tensor.dtype == "s8":
                 values = numpy.where(rng.random(tensor.shape) < 1 / 16, rng.integers(-128, 128, tensor.shape), values)
-        array = numpy.asarray(values, numpy_dtype(tensor.dtype))  # where there are no dims, values is no array
+        array = numpy.asarray(values, numpy_dtype(tensor.dtype))  # without dims, values is not an array
         if tensor.pitch:
             values, array = array, poisoned(tensor)
             array[...] = values

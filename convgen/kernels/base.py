@@ -110,19 +110,19 @@ class Kernel(Generic[C, L]):
     """One kernel.  `name` is its folder's."""
 
     name: ClassVar[str]
-    ops: ClassVar[frozenset[Op]] = frozenset(Op)  # of others it says nothing else
-    paddings: ClassVar[frozenset[Padding]] = frozenset({Padding.ZERO})  # what it reads beyond x
+    ops: ClassVar[frozenset[Op]] = frozenset(Op)  # for others, this is its only obstacle
+    paddings: ClassVar[frozenset[Padding]] = frozenset({Padding.ZERO})  # which it supports
     config: type[C]
     #: Roles of tensors of which it takes channel slices: x, w, y, operand, result (of the epilogue).
     slice_roles: ClassVar[frozenset[str]] = frozenset()
-    #: Whether it writes further results of epilogues; sums of them are made behind it.
+    #: Whether it writes further results of epilogues; sums of them are computed after it.
     further: ClassVar[bool] = False
 
     #: Whether it applies prologues.
     prologues: ClassVar[bool] = False
     #: Whether it computes in f64.
     doubles: ClassVar[bool] = False
-    #: Whether `correction.json` in its folder holds what measurements say of its layouts.
+    #: Whether `correction.json` in its folder holds corrections from measurements of its layouts.
     corrected: ClassVar[bool] = False
     #: Dims whose sizes it takes from a call: none, those of `IMAGES`, or `ANY_SIZES`.
     dynamic: ClassVar[frozenset[str]] = frozenset()

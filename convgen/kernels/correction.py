@@ -80,7 +80,7 @@ def traits(kernel: AnyKernel, layout: Layout, us: float) -> dict[str, float] | N
     return seen | {"us": us, "waves": waves, "moved": moved, "in_line": pitch % LINE, "in_sector": pitch % SECTOR}
 
 
-@lru_cache(maxsize=64)  # asked for each configuration
+@lru_cache(maxsize=64)  # called for each configuration
 def _memory(problem: ConvProblem) -> Mapping[str, int]:
     """Features of memory: bytes read, bytes between pixels of x, and how many channels threads can load or store at
     once."""

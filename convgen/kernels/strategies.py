@@ -88,7 +88,7 @@ class Strategy:
         # where those that have the options do not serve, one may be meant that has them with other values
         found = [list(s.obstacles) for s in self._searches(problem, target, options, has_all)]
         common = [o for o in found[0] if all(o in own for own in found)]
-        # an obstacle of the option kernel sends to another kernel, which has obstacles of its own here
+        # an obstacle to the option kernel refers to another kernel, which has its own obstacles here
         nearest = common or min(found, key=lambda own: (any(o.option == "kernel" for o in own), len(own)))
         return self._of_kernels_apart(problem, target, options, nearest)
 

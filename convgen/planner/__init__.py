@@ -89,7 +89,7 @@ def _estimates(serving: Sequence[Strategy], problem: ConvProblem, target: Target
 
     searches = {s.name: s.searches(problem, target, {}) for s in serving}
     choice = None
-    if problem.sums:  # launches behind the kernel add them up, which a search does not count
+    if problem.sums:  # later launches add them up, which a search does not count
         found = {s.name: (s.estimate(problem, target, {}), True) for s in serving}
     else:
         every = [search for own in searches.values() for search in own]

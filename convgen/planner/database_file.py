@@ -130,11 +130,11 @@ def check_ours(path: Path) -> None:
             start = file.read(len(MAGIC))
         if start != MAGIC[: len(start)]:
             raise no_database(path, "it is no SQLite file")
-        with closing(connect_to_read(path, immutable=True)) as connection:  # which leaves nothing beside it
+        with closing(connect_to_read(path, immutable=True)) as connection:  # which leaves no other file
             layout, tables = _layout(connection)
     except FileNotFoundError:
         return
-    except (OSError, sqlite3.Error):  # it is damaged, and says nothing
+    except (OSError, sqlite3.Error):  # it is damaged and does not tell
         return
     if tables and "measurement" not in tables:
         raise no_database(path, f"it is another program's, with {len(tables)} tables of other names")

@@ -27,7 +27,7 @@ def diagnostics(error: CannotServe, request: Request, target: Target) -> list[Di
     too large.
     """
     spans = request.spans
-    stated = _states(request.strategy, error)  # else another was asked for, and the spec's is not to blame
+    stated = _states(request.strategy, error)  # otherwise another was requested, and the spec's is not to blame
     whole = (stated and spans.get("strategy")) or spans.get("conv")
     names: dict[Obstacle, list[str]] = {}
     for name, obstacles in error.obstacles.items():

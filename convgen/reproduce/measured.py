@@ -132,7 +132,7 @@ def _batch(record: Mapping[str, Any]) -> int:
     return batches.pop()
 
 
-#: Columns of benchmarks/documents.py stride, and what they are called.
+#: Columns of benchmarks/documents.py stride, and their names.
 _STRIDED = {
     "us": "convgen",
     "channel_first_us": "channel-first",

@@ -16,7 +16,7 @@ from convgen.torch.functions import Activation
 
 Tensor = Any
 Module: Any = torch.nn.Module
-#: Where a module keeps what is called before and behind it.
+#: Where a module keeps the hooks that are called before and after it.
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 

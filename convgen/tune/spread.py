@@ -24,7 +24,7 @@ from convgen.tune.search import Build, Lost, Measurer, Search, Task
 
 #: Seconds that a problem has at least, where the budget lasts: fewer would go into building alone.
 _LEAST_SHARE = 5.0
-#: Seconds that a thread has, when all are to end, for the candidate that it measures.
+#: Seconds that a thread has, when all must end, for the candidate that it is measuring.
 _PATIENCE = 2.0
 
 

@@ -18,10 +18,10 @@ class Rates:
 
     start: float = 2.49  # microseconds of a launch
     issue: float = 1.8  # cycles of a scheduler an instruction
-    alone: float = 3.29  # cycles of a warp an instruction, where it waits for its own results
-    row: float = 204.0  # cycles of waiting for an input row under a thread tile
+    alone: float = 3.29  # cycles per instruction of a warp that waits for its own results
+    row: float = 204.0  # cycles of waiting for an input row that a thread's tile reads
     shared: float = 1.37  # cycles for 128 bytes through shared memory or L1
-    filter: float = 141.0  # cycles for each filter element that a thread brings, one after the other
+    filter: float = 141.0  # cycles for each filter element that a thread loads, one after the other
     memory: float = 3.76e6  # bytes a microsecond
 
 

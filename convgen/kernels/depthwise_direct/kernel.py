@@ -141,7 +141,7 @@ class Layout(Depthwise[Config]):
     def registers(self) -> int:
         """An estimate of the registers a thread needs; where a launch has fewer, ptxas computes addresses anew."""
         c = self.config
-        addresses = 44 + c.tile_p * c.tile_q if c.vector == 1 else 36  # elements one by one have each one of its own
+        addresses = 44 + c.tile_p * c.tile_q if c.vector == 1 else 36  # single elements each take their own
         return self.held + addresses
 
 

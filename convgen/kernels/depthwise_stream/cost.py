@@ -18,13 +18,13 @@ class Rates:
     beside those that run."""
 
     start: float = 0.83
-    beside: float = 0.13  # microseconds less, where all blocks of the next launch fit beside these
+    beside: float = 0.13  # microseconds saved if all blocks of the next launch fit beside these
     latency: float = 845.0  # cycles from asking for a slab to its arrival
     issue: float = 0.765  # cycles of a scheduler an instruction
-    alone: float = 1.55  # cycles of a warp an instruction, where it waits for its own results
+    alone: float = 1.55  # cycles per instruction of a warp that waits for its own results
     shared: float = 1.64  # cycles for 128 bytes from shared memory
     slab: float = 229.0  # cycles of waiting and signalling, for each slab that a band reads
-    filter: float = 60.0  # cycles an element that a thread brings
+    filter: float = 60.0  # cycles per element that a thread loads
     sm_bytes: float = 60.0  # a cycle, that one multiprocessor can take
     pixel: float = 2.41  # cycles of the TMA unit for a pixel's channels, few as they may be
     outside: float = 0.0405  # cycles that the TMA unit takes to fill a byte outside x: 1/16 or so, hidden by nothing

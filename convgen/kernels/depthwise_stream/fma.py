@@ -15,7 +15,7 @@ from convgen.kernels.parts.channel_vectors import filter_pitch
 from convgen.kernels.parts.depthwise import channel_run
 from convgen.kernels.parts.formula_cost import formula_instructions
 
-OTHER_REGISTERS = 14  # a thread's, for places and counters
+OTHER_REGISTERS = 14  # per thread, for addresses and counters
 FEW_TAPS, FEW_TAPS_TILES = 9, ((2, 4), (1, 4), (1, 7), (2, 7), (4, 4))
 MANY_TAPS = 1.25  # times what a product takes, where a window has more of them
 MOST_REGISTER_FILTER = 100  # values of a thread's filters that stay in its registers

@@ -94,7 +94,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         workers = max(1, min(target.sms * config.blocks, layout.bands * layout.slices) // layout.slices)
         slice_bytes = layout.x_slice * layout.element_bytes
         inside = layout.inside[1] / columns.input
-        # runs that begin inside an image read the rows once more that its first band has in common with the band before
+        # runs that begin inside an image reread the rows that their first band shares with the previous band
         begun = workers * (1 - 1 / layout.p_tiles) * max(0, rows.shared)
         rates = cost.H200_MMA if config.math == "mma" else cost.H200_FMA
         return cost.stream_time(
@@ -142,7 +142,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         store = () if layout.staged_bytes else result.store  # by TMA
         text = "\n".join([result.text, *store])
         mentioned = set(re.findall(r"\w+", text))
-        # of what a tile holds; y's map drops what lies outside y, and nothing else does
+        # of a tile; only y's map drops elements outside y
         asked = {"p", "q"} if not layout.staged_bytes or result.further or layout.sums else mentioned
         guards = {
             "p": rows.output % config.band > 0 and "p" in asked,

@@ -38,11 +38,11 @@ QUAD = 4  # input columns that a quad of lanes has words of
 SWIZZLED = (32, 64, 128)  # bytes of a pixel that TMA spreads over the banks
 PERIOD = 8  # pixels after which a swizzle repeats
 MOST_FILTER_WORDS = 48  # of a lane, in registers
-OTHER_REGISTERS = 28  # a thread's, for places and counters
+OTHER_REGISTERS = 28  # per thread, for addresses and counters
 MMA = 4.2  # instructions that a scheduler issues in an mma's time
 THREADS = (576, 512, 384, 256, 128)
 BLOCKS = (1, 2, 3, 4)
-LINES = (32, 64)  # channels: half a line of 128 bytes, or a line; TMA brings others more slowly
+LINES = (32, 64)  # channels: half a line of 128 bytes, or a line; TMA loads others more slowly
 WHOLE, PARTS = 144, (112, 48)  # channels: the most of a slice of all, or of some that are no lines
 
 
@@ -64,7 +64,7 @@ class Blocks:
         return self.p * self.sets
 
 
-@lru_cache(maxsize=64)  # asked for each configuration of a search, as the next
+@lru_cache(maxsize=64)  # called for each configuration of a search, like the next
 def shapes(problem: ConvProblem) -> dict[int, int]:
     """Columns that a warp may make (whole blocks, and whole periods of a swizzle), and the rows of a set of blocks."""
     p, q = block_shape(problem)

@@ -51,7 +51,7 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
 
 def _parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
     """Layouts by slices, bands, strips and a thread's tile, with one stage; threads and blocks are still open."""
-    assigned = assignment(problem.static)  # what is worth considering for the sizes in the spec
+    assigned = assignment(problem.static)  # the candidates for the sizes in the spec
     read = assigned.problem
     rows, columns = axes(read, assigned.phases)
 
@@ -112,6 +112,6 @@ def _slices(problem: ConvProblem, vector: int) -> list[int]:
     """Divisors of the channels that fit a box, and write whole sectors where some do."""
     unit = math.lcm(vector, UNIT // problem.x.element.bytes * problem.k_per_group)
     most = MAX_BOX * problem.k_per_group
-    # a vector of more channels than there are, or than divide them, has none, which `malformed` says
+    # a vector that does not divide the channels has none, which `malformed` reports
     found = [s for s in range(unit, min(problem.k, most) + 1, unit) if problem.k % s == 0] or [unit]
     return [s for s in found if s == problem.k or s * problem.y.element.bytes % SECTOR == 0] or found

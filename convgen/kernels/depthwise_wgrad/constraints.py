@@ -56,7 +56,7 @@ def illegal(layout: Layout) -> list[Obstacle]:
     return found
 
 
-@lru_cache(maxsize=64)  # asked for each configuration of a search
+@lru_cache(maxsize=64)  # called for each configuration of a search
 def unshared(problem: ConvProblem, target: Target) -> Obstacles:
     """Why TMA cannot load the rows of a block's threads, whatever the configuration."""
     found = Obstacles()

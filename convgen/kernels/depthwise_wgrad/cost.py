@@ -27,7 +27,7 @@ class Rates:
 
     start: float = 1.2  # of a launch
     issue: float = 1.154  # cycles of a scheduler an instruction
-    alone: float = 2.11  # cycles of a warp an instruction, where it waits for its own results
+    alone: float = 2.11  # cycles per instruction of a warp that waits for its own results
     latency: float = 953.0  # cycles from asking for rows to having them
     strip: float = 66.9  # instructions that place a strip
     row: float = 14.7  # instructions around a row's
@@ -35,10 +35,10 @@ class Rates:
     fetch: float = 1.4  # times longer, of loops that are too long for the cache of instructions
     shared: float = 1.0  # cycles of a line from shared memory
     box: float = 30.0  # cycles of TMA for a box
-    pixel: float = 2.3  # cycles of TMA for a pixel that it brings
-    l2: float = 60.0  # bytes a cycle that it brings
+    pixel: float = 2.3  # cycles of TMA per pixel
+    l2: float = 60.0  # bytes that it loads per cycle
     join: float = 0.414  # a block's threads meet, or a cluster's blocks
-    joined: float = 33.7  # cycles of a thread's sum that others add to
+    joined: float = 33.7  # cycles per sum of a thread to which others add
     sum: float = 1.76  # the second kernel
     sums: float = 4.42e6  # bytes of sums a microsecond, written and read
     memory: float = 3.4e6  # bytes a microsecond
@@ -46,7 +46,7 @@ class Rates:
 
 
 H200 = Rates()
-#: Where a block's rows are shared: a thread loads from shared memory alone.
+#: For shared rows: a thread loads only from shared memory.
 H200_SHARED = Rates(
     start=1.72, issue=1.085, alone=1.74, latency=1101.0, strip=7.8, row=18.7, load=2.67, fetch=1.45, shared=1.0,
     box=18.1, pixel=1.67, l2=39.4, join=0.0, joined=77.1, sum=1.41, sums=2.87e6, memory=4.01e6, narrow=1.0,
@@ -75,7 +75,7 @@ def times(layout: Layout, rates: Rates | None = None) -> Times:
         resident, waves = min(most, -(-blocks // sms)), -(-blocks // (sms * most))
         row, memory = beside(resident)
         work = waves * (layout.rounds(band, split_k * slices) * _strip(layout, band, row, resident, r) / CYCLES)
-        # a thread's sums; as many are added up by it, over the walkers
+        # a thread's sums; it adds up equally many over the walkers
         work += waves * (r.join * (1 + (split_k > 1)) + _joined(layout, r))
         return over(work, memory) + r.start + _second(layout, slices, r)
 

@@ -23,7 +23,7 @@ class Step:
     loads: int
     tests: int  # of outputs that may not be there
     warps: int  # of a block
-    pixels: float  # that TMA brings, and in how many boxes; nothing where threads load their own rows
+    pixels: float  # that TMA loads, and in how many boxes; 0 if threads load their own rows
     boxes: int
     lines: int  # of shared memory, one a cycle, that a warp reads
     stage: int  # bytes of a block

@@ -19,11 +19,11 @@ from convgen.kernels.parts.limits import MAX_THREADS, WARP
 from convgen.kernels.parts.pixel_slices import most_slices
 from convgen.targets import Target
 
-#: Rows in shared memory, where they are copied there.
+#: Rows in shared memory, if they are copied there.
 STAGES = 4
 #: Bands of a column, and their lengths where columns are long.
 PARTS, LONG_BANDS = (1, 2, 4, 8), (32, 128)
-#: Parts of a filter's rows, each a thread's; 0: a row each.
+#: Parts of a filter's rows, one per thread; 0: one row each.
 ROW_PARTS = (1, 2, 0)
 #: What follows from a thread's part, from a block's channels, and from its threads, however the pixels are divided.
 OF_THREAD = ("shared", "walks", "inputs", "rows", "read_columns", "held", "thread_taps", "parts", "tiles", "registers")

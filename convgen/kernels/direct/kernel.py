@@ -42,7 +42,7 @@ PRODUCTS: dict[Op, Product] = {
 
 #: Threads a multiprocessor that a larger tile has to leave: enough to hide loads.
 THREADS_PER_SM = 1024
-#: Outputs a thread that are tried, by the type of sums.  Of four doubles, registers spill.
+#: Outputs per thread to try, by the type of sums.  With four doubles, registers spill.
 TILES = {"f32": (8, 4, 2, 1), "s32": (8, 4, 2, 1), "f64": (2, 1)}
 
 

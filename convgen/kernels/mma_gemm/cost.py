@@ -28,7 +28,7 @@ class Rates:
     latency: float = 183.7  # and of a step's copies, shared out over the stages that wait for them
     copy: float = 0.01408  # cycles of a copy to shared memory,
     line: float = 0.184  # of a line of L1, for each time that more of them are under way than it holds,
-    gathered: float = 380.0  # and of a step whose elements go through registers, which other blocks hide, too
+    gathered: float = 380.0  # and of a step whose elements go through registers, which other blocks also hide
     result: float = 27.53  # cycles for each result of a thread,
     store: float = 89.5  # and for each of its stores
     l2: float = 12e6  # bytes a microsecond
@@ -81,7 +81,7 @@ def gemm_time(
 
     full, rest = divmod(tiles, sms * held)
     last = math.ceil(rest / sms)
-    # blocks end at different times: behind full waves, the last ones run beside blocks of the wave before
+    # blocks end at different times: after full waves, the last ones run beside blocks of the previous wave
     cycles = wave(held) * (full + last / held) if full else wave(last)
     time = over(over(cycles / CYCLES, bytes / r.memory), tiles * steps * traffic / r.l2)
     time = time * r.ragged**ragged + r.start + r.spread * min(tiles / sms, 1)

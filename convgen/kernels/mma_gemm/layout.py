@@ -38,7 +38,7 @@ EXCHANGED = COLUMNS
 MOST_HELD = 4
 #: Registers for the sums of one slice, where factors are taken apart.
 SLICE_SUMS = 44
-#: Registers of a strided dgrad's phase, beside elements on their way.
+#: Registers of a strided dgrad's phase, besides elements in flight.
 PHASE = 8
 
 
@@ -165,7 +165,7 @@ class Layout(base.Layout[Config]):
         tile, walked, covered = self.tile(role), self.walks[role], self.steps * c.tile_k
         reach = c.tile_k * c.split_k
         past_end = any(steps * reach > depth for steps, depth in zip(self.phase_steps, self.depths, strict=True))
-        beyond = reach + (c.stages - 1) * c.tile_k  # at most; the last steps ask for some that there are not
+        beyond = reach + (c.stages - 1) * c.tile_k  # at most; the last steps request some that do not exist
         if role == "w" and self.k_rows:
             return k_rows_reader(self.read, walked, tile, covered * c.split_k, beyond, past_end, c.split_k > 1)
         permuted = self.run > 2 and not self.exchanges and (role == "x") == self.swapped
@@ -264,7 +264,7 @@ class Layout(base.Layout[Config]):
             rows = 1 if loads.k_rows else loads.share.rows
             total += rows * (1 + bounds + FURTHER_BOUND * max(0, bounds - 2))
             if not loads.asynchronous:
-                # elements on their way, and where each piece of them comes from
+                # elements in flight, and the source of each piece of them
                 pieces = CHUNK_BYTES // self.element_bytes // loads.piece
                 total += 4 * loads.share.rows * loads.share.chunks + 4 * pieces
                 total += PHASE * (len(self.phase_taps) > 1)

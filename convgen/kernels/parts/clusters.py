@@ -16,7 +16,7 @@ SPLIT_K = Annotated[
         "blocks of a cluster that share a tile's k loop; their sums are added in a fixed order", low=1, high=MAX_CLUSTER
     ),
 ]
-#: Of kernels whose neighboring tiles have an operand in common, which TMA brings to all blocks of a cluster at once.
+#: For kernels whose neighboring tiles share an operand, which TMA loads into all blocks of a cluster at once.
 TOGETHER = "blocks of neighboring tiles that load an operand together"
 CLUSTER = Annotated[int, Field(TOGETHER, (1, 2, 4))]
 WIDE_CLUSTER = Annotated[int, Field(TOGETHER, (1, 2, 4, 8))]

@@ -19,7 +19,7 @@ EXTENTS = (
     *("walk_o", "walk_p", "walk_q"),
 )  # fmt: skip
 
-#: What they are, where the name does not say it.
+#: Their meaning, unless the name says it.
 COMMENTS = {
     "chunks_at_once": "  // chunks of a row, each copied by one thread",
     "row_chunks": "  // of 16 bytes",

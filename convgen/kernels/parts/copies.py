@@ -158,7 +158,7 @@ class Transpose:
     def pitch(self) -> int:
         """Elements from channel to channel in shared memory."""
         if self.words:
-            return WORDS + 1  # a column's channels lie in banks of their own
+            return WORDS + 1  # a column's channels lie in different banks
         return self.columns if self.whole else -(-self.tile_columns // 64) * 64
 
     @property

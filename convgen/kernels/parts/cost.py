@@ -31,7 +31,7 @@ LEAST_STORE = 8  # bytes that a store takes at least, if it is not to be slow
 BANKS, WORD = 32, 4  # of shared memory, and bytes that one gives at a time
 LANES = 128  # of a multiprocessor: elements that it computes at a time
 #: Cycles of a scheduler for a function of 32 elements, where all results have 16 bits or less and elsewhere: its
-#: instructions (templates/helpers.cuh.j2), more where they wait for the special function units.
+#: instructions (templates/helpers.cuh.j2), more if they wait for the special function units.
 FUNCTIONS = {
     "gelu": (12, 34), "gelu_tanh": (12, 30), "silu": (10, 24), "sigmoid": (10, 22), "tanh": (24, 24), "exp": (9, 9),
     "log": (12, 12), "sqrt": (10, 10), "round_f16": (2, 2), "round_bf16": (2, 2),
@@ -94,7 +94,7 @@ def requests(row: int, pitch: int, span: int) -> float:
     return -(-row // span) * lines(min(row, span), math.gcd(pitch, span)) * LINE / row
 
 
-@lru_cache(maxsize=64)  # asked for each configuration of a search
+@lru_cache(maxsize=64)  # called for each configuration of a search
 def traffic(problem: ConvProblem) -> dict[str, int]:
     """The models' input from a problem: bytes of device memory read and written, bytes of a row of x and y, which is a
     pixel, or a channel's plane."""

@@ -109,7 +109,7 @@ def whole_runs(layout: Depthwise[C], tile_p: int, tile_q: int) -> Obstacles:
     return found
 
 
-@lru_cache(maxsize=64)  # asked for each configuration of a search
+@lru_cache(maxsize=64)  # called for each configuration of a search
 def channel_run(problem: ConvProblem) -> int:
     """Channels that are neighbors in x and in y, as a power of two that divides all offsets: of outputs."""
     along = output.Columns("channels", ("k",), problem.k)

@@ -299,14 +299,14 @@ class Nest:
         name = PLACES[dim]
         if name in problem.places:
             at[name] = self.loop(scope, name, problem.extent(name))
-            # unrolled, each place of each axis has conditions of its own, more than there are registers for
+            # unrolled, each position along each axis has its own conditions, too many for the registers
             self.levels[-1].before.append("#pragma unroll 1")
 
     def only_where(self, tests: Sequence[Condition]) -> None:
         """Makes what follows conditional on all tests."""
         if not tests:
             return
-        # a test that names nothing never holds: behind a `continue`, NVRTC would warn of loops that nothing reaches
+        # a test without names never holds: after a `continue`, NVRTC would warn about unreachable loops
         settled = any(not any(map(str.isalpha, t.holds)) for t in tests)
         if any(level.opening.startswith("for") for level in self.levels) and not settled:
             self.add([f"if ({any_fails(tests)}) continue;"])

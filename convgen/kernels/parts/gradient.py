@@ -55,7 +55,7 @@ def left_over(problem: ConvProblem, slices: int, order: str = ORDERED, own_zeros
 class GradientLayout(base.Layout[C]):
     """The layout of a kernel whose blocks share the pixels."""
 
-    #: What a comment says where `own_zeros` make NaNs of x's infinities.
+    #: The text of a comment if `own_zeros` turn x's infinities into NaNs.
     nan_cause: ClassVar[str] = ""
 
     @property
@@ -203,7 +203,7 @@ class Sum:
     index: str
     load: Sequence[str]
     result: output.Result
-    nan_cause: str  # why sums are made once more; empty where none are
+    nan_cause: str  # why sums are recomputed; empty if none are
 
 
 def _pointers(layout: GradientLayout[C]) -> tuple[Pointer, ...]:

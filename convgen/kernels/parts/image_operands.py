@@ -16,7 +16,7 @@ from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts.lowering import ACCESS, INT_LIMIT, decode, used_operands
 
-#: Images of which a thread holds values at once.
+#: The most images whose values a thread holds at once.
 MOST_IMAGES = 4
 
 

@@ -349,7 +349,7 @@ def prologue(problem: ConvProblem, element: str, offsets: Mapping[str, str], gua
     return lines, load(x.dtype, rounded, problem.accumulate)
 
 
-@lru_cache(maxsize=64)  # asked for each configuration of a search
+@lru_cache(maxsize=64)  # called for each configuration of a search
 def is_in_place(problem: ConvProblem, operand: Tensor) -> bool:
     """Whether an operand may share a result's array: the kernel writes it as it goes, and sums only afterwards."""
     return any(operand.name == o and result not in (t.name for t in problem.sums) for o, result in problem.in_place)

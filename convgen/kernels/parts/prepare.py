@@ -50,7 +50,7 @@ class Kernel:
 
     entry: str
     parts: tuple[Transpose | Gather, ...]
-    dependent: bool = True  # launched behind a kernel that may not have ended
+    dependent: bool = True  # launched after a kernel that may not have ended
 
     @property
     def type(self) -> str:
@@ -86,7 +86,7 @@ class Prepared:
 
     problem: ConvProblem
     copies: tuple[Copy, ...] = ()
-    dependent: bool = True  # launched behind a kernel that may not have ended
+    dependent: bool = True  # launched after a kernel that may not have ended
 
     @cached_property
     def traffic(self) -> dict[str, int]:

@@ -52,7 +52,7 @@ class Loading:
 def loading(walk: Walk, tile: Tile) -> Loading:
     elements = CHUNK_BYTES // tile.element_bytes
     vector = min(walk.aligned, elements)
-    # neighboring threads go along what is contiguous
+    # neighboring threads follow the contiguous direction
     inner = walk.digits[-1]
     along_rows = inner.step != 1 and 1 in {abs(s) for s in walk.row_steps}
     if vector * tile.element_bytes >= LEAST_ASYNC_BYTES:
@@ -230,7 +230,7 @@ class Row:
 def row_text(problem: ConvProblem, walk: Walk, role: str, index: str, constant: int, constants: Constants) -> Row:
     """`constant` is left out of the offset."""
     scope = lowering.Scope(index, limited=bool(problem.dynamic), constants=constants)
-    scope.ranges |= walk.ranges  # of a phase's numbers, too
+    scope.ranges |= walk.ranges  # also of a phase's numbers
     group = scope.declare("group", problem.groups)
     if role == "x":
         name = "gemm_m"

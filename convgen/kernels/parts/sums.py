@@ -27,12 +27,12 @@ from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.elementwise import Kernel, Pointer, element, sizes
 from convgen.kernels.parts.lowering import ACCUMULATORS, Scope, factor, index_type, load, number_text, offset
 
-#: What a thread adds up at least and at most: enough for few launches, and few enough for many threads.
+#: How many values a thread adds up at least and at most: enough for few launches, and few enough for many threads.
 LEAST, MOST = 16, 80
 #: Threads of a block, where there are many blocks and where there are few, and neighboring elements that they add up at
 #: most.
 BLOCK, LARGE_BLOCK, WIDTH = 256, 1024, 16
-#: What a thread of a large block adds up at most.  More takes longer than a second launch.
+#: How many values a thread of a large block adds up at most.  More takes longer than a second launch.
 MOST_OF_LARGE = 32
 #: Microseconds of a launch.
 LAUNCH = 2.0

@@ -25,7 +25,7 @@ from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.elementwise import Kernel, Nest, Pointer, all_zero, element, fill, window_formulas
 from convgen.kernels.parts.lowering import CONVERSIONS, Condition, Scope, all_hold, index_type, offset, window
 
-#: Form -> what a thread copies, in words, and the dims besides the filter's that it loops over.
+#: Form -> a description of a thread's copies, and the dims besides the filter's that it loops over.
 FORMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "taps": ("One thread per window of one channel, with a loop for each axis of the filter.", ()),
     "pixel": ("One thread per output pixel, with loops over its window's channels and taps.", ("g", "c", "c_in_group")),

@@ -26,7 +26,7 @@ from convgen.targets import Target
 
 #: Channels whose filters a warp loads at once: of two instructions.
 PAIR = 2 * COLUMNS
-#: Accumulators of a warp, at most; and where factors are taken apart, whose slices have sums of their own.
+#: The most accumulators of a warp; and if factors are split, whose slices have separate sums.
 MOST_PART = 64 * 64
 MOST_PART_APART = 32 * 64
 #: Registers of a thread's accumulators, sums of channels, and operands of channels beside these: 256 were spilled.

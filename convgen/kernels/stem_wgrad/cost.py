@@ -49,7 +49,7 @@ def time(layout: Layout, rates: Rates = H200) -> float:
     blocks = layout.m_tiles * c.slices
     waves = math.ceil(blocks / layout.target.sms)
     rows = math.ceil(layout.rows / c.slices)
-    # rows of x for later output rows are on their way while this one's are made
+    # rows of x for later output rows load while this one's are made
     row = max(mma, bring, build + r.latency / (c.depth - 1))
     images = rows / problem.output[0]
     elements = c.tile_m * layout.vectors * columns

@@ -19,7 +19,7 @@ VECTOR_BYTES = VECTOR * ELEMENT
 #: y's channels of a box of A: wgmma's m, and the widest swizzle's span.
 A_SPAN = 64
 A_ROW_BYTES = A_SPAN * ELEMENT
-#: Threads that make vectors: of a warpgroup, all but the warp that asks for y.
+#: Threads that make vectors: of a warpgroup, all but the warp that loads y.
 BUILDERS = 96
 
 

@@ -43,7 +43,7 @@ class Rates:
     ragged_writes: float = 0.9048  # more bytes of y, where its pixels begin inside a sector,
     odd_writes: float = 1.771  # and where they are no vectors of 8 bytes
     split: float = 350.0  # bytes that a sector counts for which two blocks store a part of, on an H100
-    apart: float = 0.63  # of that, where blocks of their own read and write the sectors of a line
+    apart: float = 0.63  # of that, if separate blocks read and write the sectors of a line
 
 
 H200 = Rates()
@@ -106,7 +106,7 @@ def time(
         kept = taps * blocks * filter_box
         brought = kept / (2 * k) * r.resident_row * dearer + r.line * crowd if w_pitch else kept / r.resident_bytes
         prologue, load, tap = max(brought / CYCLES, kept * busy_sms / r.alike), blocks * halo, mma
-    # of a tile: its taps, what its halo tiles keep them waiting, its storing
+    # of a tile: its taps, their waiting for halo tiles, its stores
     share = 1 / max(max(tiles, most) * channel_tiles / sms, 1) / memory
     hidden = (stages - 1) * taps * tap
     stored_us = _stored(pixels, channels, accesses, functions, r)

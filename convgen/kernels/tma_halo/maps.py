@@ -31,7 +31,7 @@ def a_maps(layout: Layout) -> dict[int, tuple[str, TensorMap]]:
                 "x", "tiled", problem.x.dtype, extents,
                 tuple(pixel * step for step in itertools.accumulate(extents[1:-1], operator.mul, initial=1)),
                 (1, w.stride, h.stride, *plane, 1),
-                # counted in pixels of x: TMA brings one in `stride` of them
+                # counted in pixels of x: TMA loads one in `stride` of them
                 box=(config.tile_k, halo.width * w.stride, height * h.stride, *plane, config.images),
                 swizzle=config.tile_k * e,
             ),

@@ -9,7 +9,7 @@ from convgen.ir.problem import SECTOR
 from convgen.kernels.parts import hopper, operand_tiles
 from convgen.kernels.tma_im2col.gemm import Gemm
 
-if TYPE_CHECKING:  # it asks for its tiles here
+if TYPE_CHECKING:  # it requests its tiles here
     from convgen.kernels.tma_im2col.layout import Layout
 
 #: Channels of the widest epilogue tile without a swizzle, where a narrower one will do; two of 64 pixels take 28 KB a

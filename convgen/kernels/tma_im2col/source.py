@@ -84,7 +84,7 @@ def source(plan: Plan, layout: Layout) -> str:
         c_blocks=layout.channel_blocks,
         products=products(config.tile_k),
         last_products=layout.last_products,
-        last_eight=layout.epi_tile_n % 16 > 0,  # columns of an epilogue tile, behind the pairs of eights
+        last_eight=layout.epi_tile_n % 16 > 0,  # columns of an epilogue tile, after the pairs of eights
         m_tail=bool(phases.inside) if phases else g.pixels_together % layout.cluster_m != 0,
         a_planes=g.a_planes,
         n_tail=problem.k % layout.cluster_n != 0,

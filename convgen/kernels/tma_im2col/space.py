@@ -44,7 +44,7 @@ WHOLE_B, WHOLE_B_SHAPES, WHOLE_B_CHANNELS = (2, 4, 8), ((64, 2, "pingpong"), (64
 WHOLE_B_STEPS = 2
 #: Output channels of a tile, a multiple of which fills lines.
 WHOLE_LINES = 64
-#: Bytes that a multiprocessor has on their way where device memory is what it waits for.
+#: Bytes that a multiprocessor has in flight when it waits for device memory.
 IN_FLIGHT = 64 << 10
 #: Multiprocessors for each part of the output channels, at least, where B stays.
 LEAST_SHARING = 8
@@ -159,7 +159,7 @@ def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream
     sums of a split, also with as many as fit beside the sums."""
     c = layout.config
 
-    # most searches ask for it as it came: no copy
+    # most searches take it unchanged: no copy
     found = layout
     if (c.stages, c.cluster, c.multicast, c.stream_k) != (2, cluster, multicast, stream_k):
         found = _with(layout, stages=2, cluster=cluster, multicast=multicast, stream_k=stream_k)

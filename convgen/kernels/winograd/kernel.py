@@ -28,7 +28,7 @@ from convgen.kernels.winograd.layout import Layout
 from convgen.kernels.winograd.source import source, steps
 from convgen.targets import Target
 
-#: The tiles that are considered unasked, by type: what is rounded to 16 bits loses too many digits in larger ones.
+#: The tiles considered by default, by type: results rounded to 16 bits lose too many digits with larger ones.
 TILES = {"f32": (4, 2), "f16": (2,), "bf16": (2,)}
 PRODUCTS = ("tma_im2col", "mma_gemm")
 

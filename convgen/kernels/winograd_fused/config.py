@@ -38,7 +38,7 @@ class Config(RingConfig):
     cluster: Annotated[int, Field("blocks of neighboring tiles that load filters together", (1, 2, 4))] = 1
 
     consumers = 2
-    #: What tma_halo's template asks of a configuration, and what is one thing here.
+    #: Fields that tma_halo's template needs, with the only value that they have here.
     swap_ab: ClassVar[int] = 0
     fold: ClassVar[int] = 1
     group_pack: ClassVar[int] = 1

@@ -35,7 +35,7 @@ def time(layout: Layout, rates: Rates = H200) -> float:
     outputs = shares * config.consumer_pixels * n
     steps = shares * filter_rows * layout.last_products
     tensor = steps * POINTS * n / 2 * r.mma
-    # bytes that TMA brings for a tile, and cycles of a halo tile's and a filter row's
+    # bytes that TMA loads for a tile, and cycles of a halo tile's and a filter row's
     streamed = layout.filter_box if config.weight_stages else 0
     brought = layout.blocks * layout.halo.box + filter_rows * streamed
     halo, filters = (r.latency + box / layout.span * r.row for box in (layout.halo.box, streamed))

@@ -29,7 +29,7 @@ M = 2
 POINTS = transforms(M).size
 #: The workspace of the transformed filters.
 U = "workspace.u"
-#: Channels of a row of U, which TMA brings, are a multiple.
+#: Channels of a row of U, which TMA loads, are a multiple of this.
 C_MULTIPLE = 8
 #: Pixels of an epilogue tile: rows of a fragment.
 EPI_TILE_PIXELS = 64

@@ -63,7 +63,7 @@ class _Record(TorchFunctionMode):
         if written:
             self.written.append((self._calls, written))
         elif isinstance(result, torch.Tensor) and self._is_made(result) and not result.requires_grad:
-            result = result.view_as(result)  # who reads it does not read what it is the same as
+            result = result.view_as(result)  # its readers do not read the tensor that it equals
         self.keep(tensors_among(result))
         return result
 

@@ -181,7 +181,7 @@ class _Graph:
         tensors = _tensors(inputs)
         if without_data((*weights, *tensors)):
             return self._as_it_is
-        # what is kept holds no tensors: their memory is the model's to exchange
+        # the kept object holds no tensors: the model may exchange their memory
         count, others = len(weights), [None if isinstance(given, torch.Tensor) else (given,) for given in inputs]
 
         def function(*given: Tensor) -> Any:

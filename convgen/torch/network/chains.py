@@ -20,7 +20,7 @@ Node = Any
 A: Any = torch.ops.aten
 #: Types of 16 bits, which round more coarsely than sums in float32 do.
 NARROW = (torch.float16, torch.bfloat16)
-#: Types of what is fused.
+#: Types that are fused.
 FLOATS = (*NARROW, torch.float32)
 
 

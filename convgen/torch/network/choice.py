@@ -103,7 +103,7 @@ class Measured:
             if self._timer and found:
                 compared.append(partial(_aten_us, self._timer, chain, _opens(ways)))
             if sums and self._timer and (asked := sums_behind(chain, chain.ends[-1])):
-                with suppress(ConvgenError):  # the one who asks for the kernel is told
+                with suppress(ConvgenError):  # the caller that needs the kernel gets the error
                     texts.append(asked.recipe().convolution.text)
         with prebuilding(texts):
             for time in compared:
@@ -196,7 +196,7 @@ def _candidates(ways: Sequence[Chain]) -> list[tuple[Chain, End]]:
 def _texts(ways: Sequence[Chain]) -> Iterator[str]:
     """The specs of the candidates that convgen serves."""
     for way, end in _candidates(ways):
-        with suppress(ConvgenError):  # the one who asks for the kernel is told
+        with suppress(ConvgenError):  # the caller that needs the kernel gets the error
             yield recipe(*_values(way, end)).convolution.text
 
 
@@ -233,7 +233,7 @@ def _fused_us(timer: Timer, way: Chain, end: End, arguments: tuple[Any, ...], be
 
 def _aten_us(timer: Timer, chain: Chain, opens: bool) -> float:
     linear = bool(chain.convolution.meta.get("linear"))
-    # cuBLAS adds a bias on the way; behind cuDNN's convolution it is a pass, or part of one
+    # cuBLAS adds a bias itself; after cuDNN's convolution it takes a pass, or part of one
     rest = _rest(chain, chain.ends[0], bare=not linear)
     us = timer.aten(_plain(chain), rest.passes, linear, _source(chain), opens)
     return us + _moved_us(timer, chain, rest.moved)

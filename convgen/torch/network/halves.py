@@ -154,7 +154,7 @@ def _half(graph: Any, path: list[Node], part: int) -> Node:
         return call(graph, A.slice.Tensor, node, axis, part * extent // 2, (part + 1) * extent // 2)
 
     with graph.inserting_before(convolution):
-        filters = call(graph, A.clone.default, halved(w, 0))  # beginning at an address of its own
+        filters = call(graph, A.clone.default, halved(w, 0))  # beginning at a separate address
         if groups > 1:
             x, groups = halved(x, 1), groups // 2
         bias = None if bias is None else call(graph, A.clone.default, halved(bias, 0))

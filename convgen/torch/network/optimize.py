@@ -46,7 +46,7 @@ _NUMBERS = (
     f"convgen.torch.optimize prepares for the {_MANY_NUMBERS + 1}th kind of call that differs in Python's numbers alone"
     "\nhint: pass a number that changes from call to call as a tensor"
 )
-#: What Dynamo says where it must not break a graph.
+#: Dynamo's message if it must not break a graph.
 _WHY_NOT_COMPILED = "an optimized model is compiled already, and runs as it is without fullgraph=True"
 #: What is prepared, which holds compiled code.
 _PREPARED = frozenset({"_prepared", "_parts", "_with_parts", "_shared", "_structure"})

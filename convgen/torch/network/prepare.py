@@ -281,7 +281,7 @@ def texts_of_slices(graph: Any) -> list[str]:
     """Specs of the convolutions that read or write slices."""
     texts = []
     for arguments in rebuilt(graph):
-        with suppress(ConvgenError):  # the one who asks for the kernel is told
+        with suppress(ConvgenError):  # the caller that needs the kernel gets the error
             texts.append(recipe(*arguments).convolution.text)
     return [text for text in texts if " of " in text]
 

@@ -61,7 +61,7 @@ class AnySizes:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            results = self._function(*arguments)  # which raises what is wrong with the arguments
+            results = self._function(*arguments)  # which raises the error in the arguments
             warn(f"convgen leaves a graph to aten, for sizes that change from call to call: {told(error)}")
             self.run = self._function
             return results

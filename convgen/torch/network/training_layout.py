@@ -98,7 +98,7 @@ def _goes_by_strides(node: Node) -> bool:
     if node.op != "call_function":
         return True
     target, name = node.target, str(getattr(node.target, "__name__", "")).split(".")[0]
-    if isinstance(target, torch._ops.HigherOrderOperator):  # its functions are graphs, too
+    if isinstance(target, torch._ops.HigherOrderOperator):  # its functions are graphs themselves
         return "triton" not in target.name()
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return str(target).split(".")[0].split("::")[0] in _LIBRARIES and name not in _EXCEPTIONS

@@ -15,7 +15,7 @@ Function = Callable[..., Sequence[Any]]
 def written_inputs(function: Function, weights: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[int]:
     """The indices of the inputs that the function writes to; none where it writes to a weight, too, or where a result
     is a view of what it writes to.  Nothing is computed."""
-    before: list[int] = []  # torch 2.14 gives a fake tensor the count of writes of what it stands for
+    before: list[int] = []  # torch 2.14 gives a fake tensor the write count of the tensor that it stands for
 
     def counted(*given: Tensor) -> Sequence[Any]:
         before.extend(fake._version for fake in given)
