@@ -142,9 +142,10 @@ static void add_race(u64 address, bool write, const char* did, bool same_cluster
 }
 
 // Two accesses to the same bytes, one of them a write, are ordered by synchronization, or wrong.  Blocks of other
-// clusters have none but atomic operations.  `epoch` is when the access is over.
-static void check_order(u32 region, u64 offset, u64 bytes, bool write, Epoch epoch, int line,
+// clusters have none but atomic operations.  `epoch` is when the access is over; without one, a read is not kept.
+static void check_order(u32 region, u64 offset, u64 bytes, bool write, const Epoch* over, int line,
                         const void* return_address) {
+  const Epoch epoch = over ? *over : now(current);
   Written& written = *machine->written;
   if (!written.known(region)) return;
   constexpr u64 word_bytes = Written::word_bytes;
@@ -167,7 +168,7 @@ static void check_order(u32 region, u64 offset, u64 bytes, bool write, Epoch epo
       return add_race(address, write, "written", last.cluster == cluster, line, return_address);  // told once
     }
     if (!write) {
-      keep_reader(region, word, mine);
+      if (over) keep_reader(region, word, mine);
       continue;
     }
     if (const u64 read = any_readers ? written.readers(region, word) : 0) {
@@ -230,7 +231,7 @@ static bool allowed(u64 address, u64 bytes, bool write, const Epoch* epoch, int 
     if (address < r.base || address - r.base + bytes > r.bytes) continue;
     if (r.pitch && (address - r.base) % r.pitch + bytes > r.row) return false;
     if (r.shared && !current->may_touch_global) check_launch_before(write ? "writes" : "reads", line, return_address);
-    if (r.writable) check_order(i, address - r.base, bytes, write, *epoch, line, return_address);
+    if (r.writable) check_order(i, address - r.base, bytes, write, epoch, line, return_address);
     return r.writable || !write;
   }
   // constants and the like of the kernel's own image, whose pages are its alone
