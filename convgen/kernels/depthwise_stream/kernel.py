@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from convgen.codegen.render import render
 from convgen.ir.plan import Plan
@@ -140,8 +141,9 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         if not on_tensor_cores:
             load_filter = lowering.load(problem.w.dtype, filter_element, accumulate)
         store = () if layout.staged_bytes else result.store  # by TMA
-        text = "\n".join([result.text, *store])
-        mentioned = set(re.findall(r"\w+", text))
+        early = [raw.value for raw in result.raws] if layout.early else []
+        late = _words(*store, *replace(result, raws=() if early else result.raws).text.split("\n"))
+        mentioned = late | _words(*early)
         # of a tile; only y's map drops elements outside y
         asked = {"p", "q"} if not layout.staged_bytes or result.further or layout.sums else mentioned
         guards = {
@@ -176,9 +178,14 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             mma=f"mma_m16n8k8_f32_{problem.x.dtype}_{problem.x.dtype}",
             window_sum=_window_sum(layout, constants) if layout.own_zeros else None,
             mentioned=mentioned,
+            mentioned_late=late,
             inside=inside,
             result=result,
         )
+
+
+def _words(*lines: str) -> set[str]:
+    return set(re.findall(r"\w+", "\n".join(lines)))
 
 
 def _no_vectors(problem: ConvProblem) -> str:

@@ -23,6 +23,7 @@ WORD = 4  # bytes: what a lane loads of a pixel at least
 SUM = 4  # bytes
 PRODUCER = WARP  # threads: one of them loads
 USUAL_OPERANDS = 2  # of channels: a bias and a scale, for which all counts of registers allow
+ADDRESSES = 4  # registers: of an operand's loads
 COMPUTED = 3  # values of a channel that a longer formula holds: BatchNorm's result and functions of it
 
 
@@ -256,9 +257,10 @@ class Layout(Depthwise[Config]):
 
     @cached_property
     def early_registers(self) -> int:
-        """For what the epilogues of a tile read, if it is loaded before the taps are added up: vectors of words."""
+        """For what the epilogues of a tile read, if it is loaded before the taps are added up: vectors of words, and
+        their addresses."""
         of_pixel = (t.element.bytes * self.config.vector // WORD for t in self.vector_operands)
-        return self.tile_pixels * sum(of_pixel)
+        return self.tile_pixels * sum(of_pixel) + ADDRESSES * len(self.vector_operands)
 
     @cached_property
     def vector_operands(self) -> list[Tensor]:

@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from convgen.gpus import FITTED, Gpu
+from convgen.ir.epilogue import Binary
 from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.ir.tensor import Tensor
 
@@ -36,6 +37,8 @@ FUNCTIONS = {
     "gelu": (12, 34), "gelu_tanh": (12, 30), "silu": (10, 24), "sigmoid": (10, 22), "tanh": (24, 24), "exp": (9, 9),
     "log": (12, 12), "sqrt": (10, 10), "round_f16": (2, 2), "round_bf16": (2, 2),
 }  # fmt: skip
+#: Operations of relu(acc * s + b + z), and one more.
+ARITHMETIC = 4
 
 
 Rates = TypeVar("Rates", bound=Any)  # a record of numbers, fitted on one GPU
@@ -113,12 +116,15 @@ def traffic(problem: ConvProblem) -> dict[str, int]:
     )
 
 
+@lru_cache(maxsize=64)
 def functions(problem: ConvProblem) -> float:
-    """Cycles of a multiprocessor that the epilogue's functions take per element of the operator's result; plain
-    arithmetic is part of the time to store."""
-    if problem.epilogue is None or not problem.epilogue.calls:
+    """Cycles of a multiprocessor that the epilogue's functions take per element of the operator's result, and its
+    arithmetic, of which `ARITHMETIC` operations are part of the time to store."""
+    if problem.epilogue is None:
         return 0.0
-    return sum(FUNCTIONS.get(name, (0, 0))[not problem.narrow] for name in problem.epilogue.calls) / LANES
+    called = sum(FUNCTIONS.get(name, (0, 0))[not problem.narrow] for name in problem.epilogue.calls)
+    operations = sum(isinstance(e, Binary) for a in problem.epilogue.pointwise for e in a.value.walk())
+    return (called + max(0, operations - ARITHMETIC)) / LANES
 
 
 def ragged(more: float, pitch: int) -> float:
