@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ContextDecorator
 from typing import Any
 
 import torch
@@ -34,8 +34,7 @@ _lock = threading.RLock()
 _open: list[Enabled] = []
 
 
-@contextmanager
-def enabled(measure: bool = True) -> Iterator[Enabled]:
+class enabled(ContextDecorator):
     """Within it, every aten::convolution and its gradients, eager or compiled, go through convgen where it is faster.
 
         with convgen.torch.enabled() as serving:
@@ -44,22 +43,29 @@ def enabled(measure: bool = True) -> Iterator[Enabled]:
 
     A new kind of convolution runs on aten while its kernel is built in the background.  The next call after that times
     both, and takes the faster from then on (without `measure`, convgen's).  The context affects all threads of the
-    process, including autograd's; one that is opened within another is the same.  Call `enabled` for each `with`.
+    process, including autograd's; one that is opened within another is the same.  It may be entered again, which begins
+    anew, and is a decorator of functions, too.
     """
-    if not isinstance(measure, bool):
-        raise WrongArguments(f"measure is of type {type(measure).__name__}: expected True or False")
-    with _lock:
-        if not _open:
-            made = Enabled(measure)
-            made.install()
-        else:
-            made = _open[-1]
-        _open.append(made)
-    try:
-        yield made
-    finally:
+
+    def __init__(self, measure: bool = True) -> None:
+        """Raises WrongArguments."""
+        if not isinstance(measure, bool):
+            raise WrongArguments(f"measure is of type {type(measure).__name__}: expected True or False")
+        self._measure = measure
+
+    def __enter__(self) -> Enabled:
         with _lock:
-            _open.pop()
+            if not _open:
+                made = Enabled(self._measure)
+                made.install()
+            else:
+                made = _open[-1]
+            _open.append(made)
+        return made
+
+    def __exit__(self, *_: object) -> None:
+        with _lock:
+            made = _open.pop()
             if not _open:
                 made.remove()
 

@@ -130,6 +130,19 @@ def test_unmodified_models_train_as_before_and_every_gradient_is_asked_for(expec
     ]  # fmt: skip
 
 
+def test_a_context_may_be_entered_again_and_decorates(monkeypatch):
+    monkeypatch.setattr(override, "Choices", All)
+    layer, x, context = nn.Conv2d(4, 8, 3), torch.randn(2, 4, 6, 6), ct.enabled()
+    for _ in range(2):
+        with context as serving, context as within:
+            near(context(layer)(x), layer(x))
+        assert within is serving and len(serving._choices.asked) == 2
+    layer(x)
+    assert len(serving._choices.asked) == 2
+    with pytest.raises(ConvgenError, match="measure is of type Conv2d: expected True or False"):
+        ct.enabled(layer)
+
+
 @pytest.mark.parametrize("frozen", ["", "weight", "input", "bias", "weight and input"])
 def test_operators_ask_for_the_gradients_that_are_needed(frozen, monkeypatch):
     asked = All()
