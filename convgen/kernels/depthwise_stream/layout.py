@@ -23,7 +23,7 @@ WORD = 4  # bytes: what a lane loads of a pixel at least
 SUM = 4  # bytes
 PRODUCER = WARP  # threads: one of them loads
 USUAL_OPERANDS = 2  # of channels: a bias and a scale, for which all counts of registers allow
-ADDRESSES = 4  # registers: of an operand's loads
+ADDRESSES = 10  # registers: of an operand's loads, and what the compiler keeps for them
 COMPUTED = 3  # values of a channel that a longer formula holds: BatchNorm's result and functions of it
 
 
