@@ -85,7 +85,7 @@ def gradients(layer: ConvProblem, after: ConvProblem | None = None, branch: bool
     for problem in (layer, after) if after else (layer,):
         if problem.op is not Op.FPROP:
             also = " (as every `op transposed` is)" if problem.op is Op.DGRAD else ""
-            raise Underivable(f"{problem.name} is {problem.op}{also}; gradients are derived from fprop alone")
+            raise Underivable(f"{problem.name} is {problem.op}{also}; gradients are derived only from fprop")
     if layer.prologue:
         raise Underivable(
             f"{layer.name} has a prologue, through which gradients are not derived\n"

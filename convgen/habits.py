@@ -66,7 +66,7 @@ _TYPE = "state the element type of each tensor: `input x: f16[...]`"
 _ADDED = "add it in the epilogue: `epilogue { operand z: f16[n, p, q, k]  y = acc + z }`"
 _CHANNELS = "channels are dims: `c` of the input and the filter, `k` of the filter and the output"
 _EXTENTS = "state extents with the dims of the tensors: `filter w: f16[k=64, r=3, s=3, c=64]`"
-_PADDING = "say what padding is made of behind its amounts: `pad 1 reflect`"
+_PADDING = "name the padding mode after the amounts: `pad 1 reflect`"
 OPTION = "put options in the strategy's block: `strategy tma_im2col { stages 4 }`"
 #: Options' names, and other names for them, but those that may mean something else.
 _OPTIONS = (
@@ -99,7 +99,7 @@ NO_SETTINGS: dict[str, str] = {
     **dict.fromkeys(("transposed", "transpose", "deconv"), "a transposed convolution is `op transposed`"),
     "result": "the result is the `output`; others belong in the epilogue: `epilogue { result t: f32[...]  t = acc }`",
     "outputpadding": "state the extents of the `output`: `op transposed` takes further pixels from there",
-    "causal": "causal padding is (taps - 1) * dilation pixels in front, and none behind: `pad w=(2, 0)` for 3 taps",
+    "causal": "causal padding is (taps - 1) * dilation pixels before, and none after: `pad w=(2, 0)` for 3 taps",
     "name": "the name follows `conv`: `conv NAME { ... }`",
     **dict.fromkeys(_OPTIONS, OPTION),
     "let": "put a `let` outside the conv blocks",

@@ -22,7 +22,7 @@
 // launch   convgen_depthwise_strided_dgrad: blocks of 384 threads, persistent, 1 per SM, and no more than 896, 84592 bytes of shared memory, or 116736 where blocks are few
 // map      x_map: y of 96 x 56 x 56 x 8 f16, tiled: boxes of 96 x 15 x 2 x 1
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c
-// pixels of y that are 2 x 2 apart are a phase, with taps of its own: 1 of 4 taps, 2 of 2 taps, 1 of 1 tap
+// pixels of y that are 2 x 2 apart form a phase, with its own taps: 1 of 4 taps, 2 of 2 taps, 1 of 1 tap
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -21,7 +21,7 @@
 // target   sm_80
 // launch   convgen_implicit_gemm_strided_dgrad: 196 blocks of 256 threads, 131072 bytes of shared memory
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c
-// pixels of y that are 2 x 2 apart are a phase, with taps of its own: 1 of 4 taps, 2 of 2 taps, 1 of 1 tap
+// pixels of y that are 2 x 2 apart form a phase, with its own taps: 1 of 4 taps, 2 of 2 taps, 1 of 1 tap
 
 using u8 = unsigned char;
 using u16 = unsigned short;

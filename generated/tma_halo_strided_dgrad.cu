@@ -22,7 +22,7 @@
 // launch   convgen_tma_halo_strided_dgrad: blocks of 512 threads, persistent, 1 per SM, and no more than 4352, in multiples of 2, 199720 bytes of shared memory
 // map      a_map: y of 72 x 56 x 56 x 64 f16, tiled: boxes of 64 x 29 x 6 x 1, 128-byte swizzle
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c
-// pixels of y that are 2 x 2 apart are a phase, with taps of its own: 1 of 4 taps, 2 of 2 taps, 1 of 1 tap
+// pixels of y that are 2 x 2 apart form a phase, with its own taps: 1 of 4 taps, 2 of 2 taps, 1 of 1 tap
 
 using u8 = unsigned char;
 using u16 = unsigned short;

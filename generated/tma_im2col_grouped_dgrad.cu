@@ -20,7 +20,7 @@
 // map      a_map: y of 256 x 28 x 28 x 64 f16, im2col: boxes of 64 channels by 128 pixels between corners 0 0 and 0 0, 128-byte swizzle
 // map      b_map: workspace.w of 64 x 9 x 256 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c
-// pixels of y that are 2 x 2 apart are a phase, with taps of its own: 1 of 4 taps, 2 of 2 taps, 1 of 1 tap
+// pixels of y that are 2 x 2 apart form a phase, with its own taps: 1 of 4 taps, 2 of 2 taps, 1 of 1 tap
 // prepares w from g c r s k_in_group to k r s c, 8 channels of 64, zeros for the other groups', 294912 bytes of workspace
 
 using u8 = unsigned char;

@@ -23,7 +23,7 @@
 // map      a_map: y of 256 x 64 x 64 x 8 f16, im2col: boxes of 64 channels by 128 pixels between corners 0 0 and 0 0, 128-byte swizzle
 // map      b_map: w of 128 x 4 x 256 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c
-// pixels of y that are 2 x 2 apart are a phase, with taps of its own: 4 of 1 tap
+// pixels of y that are 2 x 2 apart form a phase, with its own taps: 4 of 1 tap
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return FAILED
         console.complain(
             f"internal error: {type(e).__name__}: {' '.join(str(e).split())[:200]} "
-            "(this is a defect of convgen: please report it, with the traceback that CONVGEN_DEBUG=1 shows)"
+            "(this is a bug in convgen: please report it, with the traceback that CONVGEN_DEBUG=1 shows)"
         )
         return DEFECT
     finally:

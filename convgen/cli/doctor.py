@@ -110,10 +110,7 @@ def _cache() -> str:
     if not cache.enabled:
         raise Absent(f"the cache is off\nhint: unset CONVGEN_CACHE, which is {os.environ['CONVGEN_CACHE']}")
     if cache.distrust or not cache.can_be_written:
-        raise Absent(
-            f"{cache.root} cannot be used\n"
-            "hint: set CONVGEN_CACHE_DIR to a folder that you, and nobody else, can write to"
-        )
+        raise Absent(f"{cache.root} cannot be used\nhint: set CONVGEN_CACHE_DIR to a folder that only you can write to")
     entries, size = cache.extent()
     return f"{cache.root}: {plurals.counted(entries, 'entry')}, {size / (1 << 20):.1f} MiB"
 
@@ -154,7 +151,7 @@ def _cublas() -> str:
         cublas.find()
     except NoCupy:
         extras = "pip install 'convgen[cuda13,cublas13]', or 'convgen[cuda12,cublas12]' for CUDA 12"
-        raise Absent(f"convgen finds cuBLAS by CuPy, which is missing\nhint: {extras}") from None
+        raise Absent(f"convgen finds cuBLAS through CuPy, which is missing\nhint: {extras}") from None
     except DriverError as e:
         raise Absent(f"cuBLAS is not installed\nhint: {str(e).partition('hint: ')[2]}") from None
     return "found"

@@ -16,7 +16,7 @@ from convgen.spec import UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--stdio", action="store_true", help="the default; some editors ask for it")
+    parser.add_argument("--stdio", action="store_true", help="the default; some editors pass it")
 
 
 def run(arguments: argparse.Namespace) -> int:

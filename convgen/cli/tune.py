@@ -56,8 +56,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--strategies", type=one_of(*strategies.NAMES), metavar="NAMES",
         help="try only these, separated by commas (default: the spec's, or all if it says auto)",
     )  # fmt: skip
-    parser.add_argument("--again", action="store_true", help="repeat measurements that were made before, too")
-    parser.add_argument("--retry", action="store_true", help="retry candidates that failed or were wrong before, too")
+    parser.add_argument("--again", action="store_true", help="also repeat earlier measurements")
+    parser.add_argument("--retry", action="store_true", help="also retry candidates that failed or were wrong before")
     parser.add_argument(
         "--db", type=file, metavar="FILE",
         help="the database (default: CONVGEN_TUNING_DB, else one in the user's data folder)",

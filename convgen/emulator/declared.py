@@ -97,7 +97,7 @@ def _text_findings(source: str) -> Iterator[Finding]:
         for text in section[1].split("\n\n"):
             declared = _FUNCTION.search(text)
             if not declared and "asm" in text:
-                message = "PTX in what is declared otherwise than `__device__ __forceinline__ TYPE NAME(`"
+                message = "PTX in a function that is not declared as `__device__ __forceinline__ TYPE NAME(`"
                 yield Finding("instruction", message, line, text.splitlines()[0].strip())
             known = _cataloged(declared[1]) if declared else None
             code = _code(text)
@@ -180,7 +180,7 @@ def launch_findings(step: Launch, grid: Sequence[int], declared: Sequence[int], 
             "launch", f"clusters of {step.cluster} blocks: the kernel is compiled for {compiled}", line, shown
         )
     if not threads and "setmaxnreg" in _body(source, found):
-        yield Finding("launch", "setmaxnreg without __launch_bounds__: nobody knows what it starts from", line, shown)
+        yield Finding("launch", "setmaxnreg without __launch_bounds__, on which it depends", line, shown)
     for text in _tensor_maps(source, found):
         if "__grid_constant__" not in text:
             message = "a tensor map is a const __grid_constant__ parameter: TMA cannot read a copy"

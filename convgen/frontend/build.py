@@ -221,6 +221,6 @@ class Build(Transformer_NonRecursive):
             "E004",
             f"an expression is at most {MAX_NESTING} levels deep; in a long sum, each term is one",
             e.span,
-            "name a part of it: `let` for sizes, an assignment of its own in an epilogue",
+            "name a part of it: `let` for sizes, a separate assignment in an epilogue",
         )
         return ast.Faulty(e.span)

@@ -336,7 +336,7 @@ class Body:
         if e.name == ACC:
             return ir.Acc()
         if over := self._sums.get(e.name):
-            hint = "name what is summed, and read that"
+            hint = "give the summed value a name, and read that"
             self._report.error("E301", f"`{e.name}` is a sum over {over}, which an epilogue cannot read", e.span, hint)
             return None
         if e.name in self._operands:

@@ -66,7 +66,7 @@ def operand(place: Place) -> str | None:
             start = f"operand {before}:" if is_tensor else f"{before} ="
             return f"write `{start} {place.rest_of_line() or '...'}`"
     if place.word.type == "INT" and before == "," and place.keyword == "operand" and place.kinds == {"NAME"}:
-        return "dims have names; leave out those that the operand is the same along"
+        return "dims have names; leave out those along which the operand does not vary"
     if (place.kinds == {"LSQB"} or (before is not None and before.type == "LSQB")) and place.keyword == "operand":
         return "write an operand with its dims, such as `f32[k]`; a scalar has none: `f32[]`"
     return None
@@ -87,13 +87,13 @@ def assignment(place: Place) -> str | None:
         name = before if place.is_tensor(before) else word  # `y t = ...`, `float t = ...`
         return f"values have no types: write `{name} = {place.rest_of_line(2) or '...'}`"
     if before in ("return", "yield", "result"):
-        return "assign the result to the tensor that it is: `y = ...`"
+        return "assign the result to its tensor: `y = ...`"
     if after.type == "ASSIGN":
         if place.is_tensor(before):  # which an epilogue cannot read
-            return f"there is no `{word}=`: `{before}` is assigned once, and values before it have names of their own"
+            return f"there is no `{word}=`: `{before}` is assigned once, and values before it have other names"
         other = "t" if before != "t" else "u"
         value = f"{before} {word} {place.rest_of_line(2) or '...'}"
-        return f"there is no `{word}=`: assign to a name of its own, as in `{other} = {value}`"
+        return f"there is no `{word}=`: assign to another name, as in `{other} = {value}`"
     return None
 
 
@@ -116,9 +116,9 @@ def index(place: Place) -> str | None:
     if before is None or after is None or not place.in_epilogue:
         return None
     if word.type == "LSQB" and before.type == "NAME" and place.kinds != {"COLON"}:  # of which a tensor's name lacks one
-        return f"operands broadcast by the names of their dims: write `{before}` alone"
+        return f"operands broadcast by the names of their dims: write just `{before}`"
     if place.separates_assignments:
-        return "statements stand without commas between them"
+        return "statements are not separated by commas"
     if word.type == "COMMA" and before.type == after.type == "INT":
         return f"a fraction has a point: `{before}.{after}`"
     return None

@@ -66,7 +66,7 @@ def _stray_hint(place: Place) -> str | None:
         return "names and numbers consist of ASCII letters, digits and _"
     sign = meant(word)
     if sign == ("", ""):
-        return "write a plain space" if word.isspace() else "remove it: nobody can see it"
+        return "write a plain space" if word.isspace() else "remove it: it is invisible"
     return f"write `{sign[1]}`" if sign and sign[1] else None
 
 
@@ -81,7 +81,7 @@ def _point(place: Place) -> str | None:
     if known := habits.meant(after, TENSOR_DTYPES, habits.TYPES):
         return f"did you mean `{known}`?"
     if place.in_epilogue and after.type == "NAME":
-        return f"a function is called by its name alone: `{after}(...)`"
+        return f"a function is called by its bare name: `{after}(...)`"
     return None
 
 

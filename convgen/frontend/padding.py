@@ -48,7 +48,7 @@ def filled(setting: ast.AxesSetting | None, report: Report) -> Padding | None:
     hint = symmetric or habits.NO_SETTINGS.get(habits.plain(name))
     hint = hint or habits.did_you_mean(name, tuple(Padding), habits.FILLS)
     hint = hint or f"it is made of {listing(tuple(Padding))}"
-    report.error("E216", f"no padding is made of `{name}`", setting.fill.span, hint)
+    report.error("E216", f"no padding mode is named `{name}`", setting.fill.span, hint)
     return None
 
 
@@ -92,7 +92,7 @@ def _hint(name: str, axes: Sequence[Axis]) -> str:
     rule = habits.PADDINGS.get(habits.plain(name))
     if rule is None:
         fill = name if name in tuple(Padding) else habits.meant(name, tuple(Padding), habits.FILLS)
-        return f"say first how much: `pad 1 {fill}`" if fill else _NOT_SYMMETRIC
+        return f"write the amount first: `pad 1 {fill}`" if fill else _NOT_SYMMETRIC
     amounts: dict[str, tuple[int, int]] = {}
     for axis in axes:
         if axis.extent is None or axis.window is None or axis.stride is None:

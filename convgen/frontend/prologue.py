@@ -34,7 +34,7 @@ def check_prologue(
     fprop = OPERATORS[Op.FPROP]
     if ops and tuple(ops) != (fprop,):
         message = f"{listing(tuple(map(str, ops)), 'and')} cannot have a prologue"
-        report.error("E305", message, setting.keyword.span, "a prologue goes with `op fprop`, in a block of its own")
+        report.error("E305", message, setting.keyword.span, "a prologue needs `op fprop`, in a separate block")
     body = _Prologue(setting, tensors, {}, (), None, names, sizes, report).check()
     if "x" not in tensors:
         return None
@@ -73,7 +73,7 @@ class _Prologue(Body):
 
     def _reference(self, e: ast.Reference) -> ir.Expr | None:
         if e.name == ACC:
-            hint = "the sum is made of what the prologue gives: read the input, by its name"
+            hint = "the sum is computed from the prologue's result: read the input by its name"
             self._report.error("E301", f"a prologue cannot read the sum `{ACC}`", e.span, hint)
             return None
         if e.name in self._given:

@@ -9,7 +9,7 @@ from convgen.frontend.size_hints import CHANNEL_SLICE, LAYOUTS
 from convgen.frontend.tokens import TEXTS
 from convgen.ir.dtypes import TENSOR_DTYPES
 
-SEPARATED = "settings stand without commas between them"
+SEPARATED = "settings are not separated by commas"
 
 
 def separated(place: Place) -> str | None:

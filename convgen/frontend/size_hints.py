@@ -16,7 +16,7 @@ from convgen.frontend.dims import DYNAMIC_DIMS
 from convgen.frontend.place import Place
 from convgen.ir.problem import Padding
 
-CHANNEL_SLICE = "channels of a larger tensor are written as `c=64 of 256`; a call says where they begin"
+CHANNEL_SLICE = "channels of a larger tensor are written as `c=64 of 256`; the call decides where they begin"
 #: Dims of each setting's tensor, by how many there are.
 LAYOUTS = {
     "input": {2: "nc", 3: "nwc", 4: "nhwc", 5: "ndhwc"},
@@ -104,7 +104,7 @@ def axes(place: Place) -> str | None:
     if place.keyword not in wording.AXES or not place.braces or before is None:
         return None
     if word.type == "INT" and before in _FILLS and place.words[place.at - 2].type == "PAD":
-        return f"say first how much: `pad {word} {before}`"
+        return f"write the amount first: `pad {word} {before}`"
     if not place.begins_line and (amounts := _listed_amounts(place)):
         return amounts
     if word.type in ("INT", "COMMA") and not place.begins_line:

@@ -237,7 +237,7 @@ class Solver:
         stated = {dim: s.value for role in roles for dim, s in self._stated[role].items() if s}
         hints = {dim: f"`{dim}` is a dim: write `{value}`, or `let {dim} = {value}`" for dim, value in stated.items()}
         if "c" in stated:
-            hints |= dict.fromkeys(habits.EACH_CHANNEL, f"one group a channel is `groups {stated['c']}`")
+            hints |= dict.fromkeys(habits.EACH_CHANNEL, f"one group per channel is `groups {stated['c']}`")
         return self._sizes.evaluate(e, hints)
 
     def _groups(self) -> int | None:

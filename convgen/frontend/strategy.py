@@ -137,7 +137,7 @@ def _other_options(name: str, known: Sequence[str]) -> str:
     """The hint for an unknown option."""
     group, _, member = name.partition(".")
     if member in known:
-        return f"`{member}` is an option of its own: `{member} VALUE`"
+        return f"`{member}` is a separate option: `{member} VALUE`"
     members = [other.partition(".")[2] for other in known if other.startswith(f"{group}.")]
     if members and member and group in known:
         return f"`{group}` takes a number, `{group} NUMBER`, or {listing(members, 'and')}"

@@ -93,7 +93,7 @@ class TransposedSolver(Solver):
             self._report.error("E211", message, w.span)
             return None
         if y and not least <= y.value <= least + further:
-            hint = f"{shown} = {least}, and at most stride - 1 + padding behind = {further} more"
+            hint = f"{shown} = {least}, and at most stride - 1 + padding after = {further} more"
             hint = hint if y.explicit else f"give `{y.tensor}` the dim `{y.dim}`; {hint}"
             makes = f"{least} to {least + further}" if further else f"{least}"
             self._report.error("E208", f"{y}, but the window makes it {makes}", y.span, hint)

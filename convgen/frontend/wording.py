@@ -19,7 +19,7 @@ TENSORS = frozenset({"input", "filter", "output", "lowered"})
 KEYWORDS = (*SETTINGS, "let", "conv", "operand")
 #: Settings whose words are names elsewhere, each with how it is written.
 CONTEXTUAL = {
-    "dynamic": "write `dynamic` with the names of dims alone: `dynamic n h w`; extents belong to the input's dims",
+    "dynamic": "write `dynamic` with nothing but names of dims: `dynamic n h w`; extents belong to the input's dims",
     "prologue": "put the block in braces: `prologue { ... }`",
 }
 
@@ -106,5 +106,5 @@ HABITS = {
     "\\": "a statement can simply continue on the next line",
     "?": "write `select(condition, x, y)`",
     "^": POWER,
-    "$": "use a `let` by its name alone",
+    "$": "use a `let` by its bare name",
 }

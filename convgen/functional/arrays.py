@@ -187,7 +187,7 @@ def _check_memory(name: str, array: Array) -> None:
     dispatches = type(array).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
     if dispatches or array.is_nested or not torch._C._has_storage(array):
         raise WrongType(
-            f"{name} has no memory of its own: torch.func, a tracer or a subclass of torch.Tensor stands behind it"
+            f"{name} has no memory of its own: torch.func, a tracer or a subclass of torch.Tensor manages it"
             "\nhint: call convgen.torch"
         )
 
@@ -225,7 +225,7 @@ def element_type(name: str, array: Array, library: NumpyLibrary) -> str:
         reordered = getattr(array.dtype, "newbyteorder", lambda _: None)("=")
         if str(reordered) in _NAMES:
             hint = f"convert {name} to {reordered}, in the machine's own order of bytes"
-            raise WrongType(f"{name} has elements of {dtype}, whose bytes stand in another order\nhint: {hint}")
+            raise WrongType(f"{name} has elements of {dtype}, whose bytes are in another order\nhint: {hint}")
         raise WrongType(f"{name} has elements of {dtype}; convgen has {known}\nhint: convert {name}, say to float32")
     return _NAMES[dtype]
 

@@ -107,7 +107,7 @@ class Strategy:
         if "kernel" in options or not apart or not any(s.serves for s in self.searches(problem, target, rest)):
             return found
         name, own = next(iter(apart.items()))
-        whose = f"`{name}` is an option of kernel {' and '.join(own)} alone"
+        whose = f"`{name}` is an option only of kernel {' and '.join(own)}"
         return [
             Obstacle(f"{whose}: {o.message}", f"leave `{name}` out", name) if o.option in ("", "kernel") else o
             for o in found

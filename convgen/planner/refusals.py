@@ -66,7 +66,7 @@ def too_many(request: Request, target: Target, strategy: str, options: Options, 
         return None
     stated = options if strategy == choice.strategy.name else {}
     why = "; ".join(o.message for o in choice.strategy.obstacles(problem.with_images(n), target, stated))
-    return UsageError(f"{problem.name}: no kernel for {n} images: {why}\nhint: ask for fewer images")
+    return UsageError(f"{problem.name}: no kernel for {n} images: {why}\nhint: use fewer images")
 
 
 def _is_of_options(obstacle: Obstacle, hint: str, stated: Options) -> bool:

@@ -154,7 +154,7 @@ def _timeline(c: Compilation) -> Timeline | str:
     try:
         small = c.on_images(1) if c.request.problem.n > 1 else c
     except SpecError:
-        return "One image alone cannot have this configuration, and more take the emulator long."
+        return "A single image cannot have this configuration, and emulating more takes long."
     problem = small.request.problem.static
     if problem.macs > _MOST_MACS:
         return "The layer is too large to be emulated for a page."

@@ -97,7 +97,7 @@ def program(manifest: Manifest) -> str:
     """The C++ source.  Raises NoHostProgram where cuBLAS computes a part of the plan, or a call decides sizes."""
     if any(isinstance(step, Gemm) for step in manifest.steps):
         raise NoHostProgram(
-            f"{manifest.name}: a host program is for kernels alone, and this plan calls cuBLAS"
+            f"{manifest.name}: a host program runs only kernels, but this plan calls cuBLAS"
             "\nhint: use a strategy other than im2col; --strategy direct serves every convolution"
         )
     if manifest.dynamic:

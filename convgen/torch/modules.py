@@ -71,7 +71,7 @@ def _check(module: Any, base: Any) -> None:
         raise WrongArguments(f"the module is of type {kind.__name__}: expected a torch.nn.{base.__name__}")
     if not all(isinstance(p, torch.nn.Parameter) for p in (module.weight, module.bias) if p is not None):
         raise WrongArguments(
-            "the module's weight is computed when it is asked for"
+            "the module's weight is computed on each access"
             "\nhint: torch.nn.utils.parametrize.remove_parametrizations, or optimize, which computes it ahead"
         )
     if isinstance(module.weight, torch.nn.UninitializedParameter):
@@ -80,7 +80,7 @@ def _check(module: Any, base: Any) -> None:
         raise WrongArguments("the module has hooks, which would be lost\nhint: register them on the new module")
     own = kind.forward is not base.forward or kind._conv_forward not in (base._conv_forward, _Convolution._conv_forward)
     if own:
-        raise WrongArguments(f"{kind.__name__} has a forward of its own, which would be lost")
+        raise WrongArguments(f"{kind.__name__} overrides forward, which would be lost")
 
 
 def _init_of(base: Any) -> Callable[..., None]:

@@ -342,7 +342,7 @@ def test_a_verdict_is_kept_as_a_kernel_is_and_a_fault_is_not(error, times):
     [
         (dict(input=array(1, 4, 5, 5)), "input has 4 channels in 1 group, and weight (4, 3, 3, 3) takes 3 per group"),
         (dict(input=array(1, 3, 5, 5).astype(np.int64)), "input has elements of int64"),
-        (dict(input=array(1, 3, 5, 5).astype(">f4")), "input has elements of >f4, whose bytes stand in another order"),
+        (dict(input=array(1, 3, 5, 5).astype(">f4")), "input has elements of >f4, whose bytes are in another order"),
         (dict(input=array(1, 3, 5, 5).astype(np.float64)), "input has elements of f64, weight of f32: expected one"),
         (dict(bias=array(4).astype(np.float64)), "bias has elements of f64, input of f32: expected one type"),
         (dict(residual=array(1).astype(np.float64)), "residual has elements of f64, input of f32: expected one type"),

@@ -29,7 +29,7 @@ LINES = {
 OPTIONS = {name: strategy.options for name, strategy in strategies.STRATEGIES.items()}
 
 
-CHANNELS = "channels of a larger tensor are written as `c=64 of 256`; a call says where they begin"
+CHANNELS = "channels of a larger tensor are written as `c=64 of 256`; the call decides where they begin"
 DYNAMIC = "for a size that calls decide, write one to plan for, and `dynamic {}` after the tensors"
 
 
@@ -65,10 +65,10 @@ def errors(text: str) -> list[str]:
         ("stride", "1, 1", "write a value per axis: `stride h=1 w=1`", "h=1 w=1"),
         ("pad", "t=1 b=2 l=0 r=0", "write `pad h=(1, 2) w=0`", "h=(1, 2) w=0"),
         ("pad", "top=1 bottom=1", "write `pad h=1`", "h=1"),
-        ("pad", "1, dilation 1", "settings stand without commas between them", "1 dilation 1"),
-        ("op", "fprop, groups 1", "settings stand without commas between them", "fprop groups 1"),
-        ("op", "fprop,", "settings stand without commas between them", "fprop"),
-        ("target", "sm_90a,", "settings stand without commas between them", "sm_90a"),
+        ("pad", "1, dilation 1", "settings are not separated by commas", "1 dilation 1"),
+        ("op", "fprop, groups 1", "settings are not separated by commas", "fprop groups 1"),
+        ("op", "fprop,", "settings are not separated by commas", "fprop"),
+        ("target", "sm_90a,", "settings are not separated by commas", "sm_90a"),
         ("pad", "1 accumulator f32", "did you mean `accumulate`?", "1 accumulate f32"),
         ("pad", "1px", "write `1`", "1"),
         ("pad", "1 relu", "apply it in the epilogue: `epilogue { y = relu(acc) }`", "1"),
@@ -86,7 +86,7 @@ def errors(text: str) -> list[str]:
         ("pad", "[n, n]", "write a value per axis as `pad h=1 w=(0, 2)`", "h=n w=(n, n)"),
         ("pad", "0x1", "numbers are decimal, without a suffix: `16`, `0.5`, `1e-3`", "1"),
         ("pad", "1 mode=reflect",
-         "say what padding is made of behind its amounts: `pad 1 reflect`", "1 reflect"),
+         "name the padding mode after the amounts: `pad 1 reflect`", "1 reflect"),
         ("stride", "= {2, 2}", "write a value per axis: `stride h=2 w=2`", "h=2 w=2"),
         ("input", "x: f6[n, h=14, w=14, c=64]", "did you mean `f16`?", LINES["input"]),
         ("filter", "w: f16[k=64, r=3x3, c=64]", "name each extent: `[r=3, s=3]`", "w: f16[k=64, r=3, s=3, c=64]"),
@@ -120,7 +120,7 @@ def errors(text: str) -> list[str]:
         ("target", "90", "a target has a name, such as `sm_90a`", "sm_90a"),
         ("target", "9.0", "a target has a name, such as `sm_90a`", "sm_90a"),
         ("target", "90a", "a target has a name, such as `sm_90a`", "sm_90a"),
-        ("pad", "reflect 1", "say first how much: `pad 1 reflect`", "1 reflect"),
+        ("pad", "reflect 1", "write the amount first: `pad 1 reflect`", "1 reflect"),
         ("input", "x: f16[n, h=14, w=14, c=0:64]", CHANNELS, "x: f16[n, h=14, w=14, c=64 of 256]"),
         ("output", "y: f16[n, p, q, k[0:64]]", CHANNELS, "y: f16[n, p, q, k=64 of 256]"),
         ("output", "y: f16[n, p, q, k of 256 at 128]", CHANNELS, "y: f16[n, p, q, k=64 of 256]"),
@@ -132,7 +132,7 @@ def errors(text: str) -> list[str]:
            f"a condition is negated by `!`: `!{shown}`", f"{{ operand b: f32[k]  y = select(!{negated}, acc, b) }}")
           for negated, shown in (("b", "b"), ("(b > 0)", "(...)"))),
         ("epilogue", "{ operand b: f32[k]  t = acc + b, y = relu(t) }",
-         "statements stand without commas between them", LINES["epilogue"]),
+         "statements are not separated by commas", LINES["epilogue"]),
         ("epilogue", "{ operand b: f32[k]  y = gelu(acc + b, approximate=1) }",
          "gelu by its tanh approximation is `gelu_tanh(x)`", "{ operand b: f32[k]  y = gelu_tanh(acc + b) }"),
         ("pad", "1\n  depthwise", "write `groups` for as many groups as channels, and one channel in the filter: "
@@ -176,9 +176,9 @@ def test_a_setting_that_is_written_as_elsewhere(setting, written, hint, followed
         ("t := acc + b", "write `t = ...`", "t = acc + b"),
         ("t: acc + b", "write `t = acc + b`", "t = acc + b"),
         ("acc += b\n t = acc",
-         "there is no `+=`: assign to a name of its own, as in `t = acc + b`", "t = acc + b"),
+         "there is no `+=`: assign to another name, as in `t = acc + b`", "t = acc + b"),
         ("t = acc\n y += b",
-         "there is no `+=`: `y` is assigned once, and values before it have names of their own", "t = acc + b"),
+         "there is no `+=`: `y` is assigned once, and values before it have other names", "t = acc + b"),
         ("t = leaky_relu(acc + b, slope=0.1)",
          "arguments have no names, and values are compared by `==`", "t = leaky_relu(acc + b, 0.1)"),
         ("t = select(acc = 0, acc, b)",
@@ -213,7 +213,7 @@ def test_an_assignment_that_is_written_as_elsewhere(written, hint, followed):
         ("operand b: f32[k], c: f32[k]", "declare each operand by itself: `operand c: f32[k]`"),
         ("input b: f32[k]", "write `operand b: f32[k]`"),
         ("b: f32[k]", "write `operand b: f32[k]`"),
-        ("operand b: f32[n, 1, 1, k]", "dims have names; leave out those that the operand is the same along"),
+        ("operand b: f32[n, 1, 1, k]", "dims have names; leave out those along which the operand does not vary"),
     ],
 )
 def test_an_operand_that_is_written_as_elsewhere(written, hint):
@@ -433,7 +433,7 @@ def test_an_option_of_a_kernel_that_does_not_serve_is_what_is_shown(strategy, op
         check_served(load(Spec(text)))
     first = error.value.diagnostics[0]
     name = option.partition(" ")[0]
-    assert f"`{name}" in first.message and "is an option of kernel" in first.message
+    assert f"`{name}" in first.message and "is an option only of kernel" in first.message
     assert (first.hint or "").startswith(f"leave `{name}") and first.span
     shown = text.splitlines()[first.span.line - 1][first.span.column - 1 : first.span.end_column - 1]
     assert shown == option.removeprefix("tile ")

@@ -268,11 +268,11 @@ def hooked():
         (torch.nn.ConvTranspose2d(3, 4, 3), "the module is of type ConvTranspose2d"),
         (torch.nn.Conv1d(3, 4, 3), "the module is of type Conv1d"),
         (torch.nn.LazyConv2d(4, 3), "the module has no weights yet"),
-        (Scaled(3, 4, 3), "Scaled has a forward of its own, which would be lost"),
+        (Scaled(3, 4, 3), "Scaled overrides forward, which would be lost"),
         (hooked(), "the module has hooks, which would be lost"),
         (
             torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv2d(3, 4, 3)),
-            "weight is computed when",
+            "weight is computed on each access",
         ),
     ],
 )

@@ -1164,7 +1164,7 @@ def test_arguments_that_require_gradients_are_warned_of():
         near(made(generated.detach()), model(generated))
         with torch.no_grad():
             near(made(generated), model(generated))
-    with pytest.warns(UserWarning, match="requires gradients, of which an optimized model records none") as warned:
+    with pytest.warns(UserWarning, match="requires gradients, but an optimized model records none") as warned:
         assert not made(generated).requires_grad
     assert warned[0].filename == __file__
     with warnings.catch_warnings():

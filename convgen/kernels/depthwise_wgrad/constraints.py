@@ -84,7 +84,7 @@ def _malformed_shared(layout: Layout) -> Obstacles:
     c, found = layout.config, Obstacles(unshared(layout.problem, layout.target))
     no = found.no
     if not layout.walks[2].input and c.tile_q > 1:
-        no(f"loads shared: tile q={c.tile_q} columns of a tensor that has rows alone", "tile q=1", "tile.q")
+        no(f"loads shared: tile q={c.tile_q} columns of a tensor that has only rows", "tile q=1", "tile.q")
     if c.stages < 2:
         no("loads shared: rows come to shared memory", "stages 2 or more", "stages")
     if c.slice % layout.multiplier or any(size % UNIT for size in layout.pixel_bytes):

@@ -105,7 +105,7 @@ def _matrix_obstacles(problem: ConvProblem) -> list[Obstacle]:
     if not v.filter_k:
         found.append(
             Obstacle(
-                f"k lies inside of {problem.w.name}'s layout {' '.join(problem.w.dims)}: not a matrix as it is",
+                f"k lies inside of {problem.w.name}'s layout {' '.join(problem.w.dims)}: not a matrix in memory",
                 "make k the first or the last dim",
             )
         )

@@ -69,7 +69,7 @@ class Assignment:
         strides = " x ".join(str(axis.stride) for axis in self.phases.axes)
         counts = Counter(self.phases.taps)
         phases = ", ".join(f"{n} of {taps} tap{'s' * (taps != 1)}" for taps, n in counts.items())
-        return (names, f"pixels of y that are {strides} apart are a phase, with taps of its own: {phases}")
+        return (names, f"pixels of y that are {strides} apart form a phase, with its own taps: {phases}")
 
 
 def served(problem: ConvProblem) -> bool:

@@ -217,7 +217,7 @@ def _resident(layout: Layout) -> Obstacles:
     if config.raster > 1 and layout.n_tiles > 1:
         found.no("resident 1 needs raster 1: in bands, a block's tiles differ in output channels", "raster 1", "raster")
     if layout.gemm.phases:
-        found.no("resident 1 is not served for a strided dgrad, whose phases have taps of their own",
+        found.no("resident 1 is not served for a strided dgrad, whose phases have different taps",
                  "resident 0", "resident")  # fmt: skip
     if config.split_k > 1:
         found.no("resident 1 needs split_k 1: blocks share a tile's k steps", "split_k 1", "split_k")

@@ -37,7 +37,7 @@ def _row_taps(layout: Layout) -> Obstacles:
     if not layout.config.row_taps:
         return found
     if layout.config.halo:
-        found.no("a halo serves the taps of filter rows, too", "row_taps 0", "row_taps")
+        found.no("a halo also serves the taps of filter rows", "row_taps 0", "row_taps")
     dim, taps, stride = problem.spatial.input[-1], problem.filter[-1], problem.stride[-1]
     if taps == 1 or stride > 1:
         found.no(f"row_taps 1 is for filter rows of several taps and unit stride, not {taps} and stride {dim}={stride}",

@@ -93,7 +93,7 @@ def lowering_fault(problem: ConvProblem) -> str:
     if problem.filter[-1] == 1:
         return "a filter row of one tap has nothing to lower"
     if problem.groups > 1 or problem.padding is not Padding.ZERO:
-        return "rows are lowered for one group and padding of zeros alone"
+        return "rows can be lowered only for one group and zero padding"
     return ""
 
 

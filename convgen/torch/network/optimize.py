@@ -43,7 +43,7 @@ _TRIES = 2
 #: Of so many kinds of calls that differ in Python's numbers alone, a model has to be prepared for each.
 _MANY_NUMBERS = 8
 _NUMBERS = (
-    f"convgen.torch.optimize prepares for the {_MANY_NUMBERS + 1}th kind of call that differs in Python's numbers alone"
+    f"convgen.torch.optimize prepares for the {_MANY_NUMBERS + 1}th kind of call that differs only in Python numbers"
     "\nhint: pass a number that changes from call to call as a tensor"
 )
 #: Dynamo's message if it must not break a graph.
@@ -154,8 +154,8 @@ class Optimized(StandIn):
         if _of_functorch():  # torch.func takes the model's own derivatives
             return self._itself(*given.args, **given.kwargs)
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given.tensors()) and not _traced():
-            hint = "hint: for these, call the model that it was made of; for results alone, use torch.no_grad()"
-            why = "an argument requires gradients, of which an optimized model records none"
+            hint = "hint: for gradients, call the original model; for results only, use torch.no_grad()"
+            why = "an argument requires gradients, but an optimized model records none"
             warn(f"convgen.torch.optimize: {why}\n{hint}")
         if _transformed():
             return self._as_it_is(given)
@@ -198,7 +198,7 @@ class Optimized(StandIn):
 
     def _replicate_for_data_parallel(self) -> Any:
         """Raises WrongArguments: torch.nn.DataParallel makes replicas at every call, of which each would prepare."""
-        hint = "hint: optimize a copy of the model on each GPU, each in a thread or a process of its own"
+        hint = "hint: optimize a copy of the model on each GPU, each in a separate thread or process"
         raise WrongArguments(f"torch.nn.DataParallel does not serve an optimized model\n{hint}")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -254,7 +254,7 @@ class Optimized(StandIn):
     #: Whether a result that is a view of an argument or a weight may be a copy.
     _may_copy_views = True
     #: Said where a model is optimized in parts.
-    _instead_of_parts = '\nhint: torch.compile(model, backend="convgen") compiles the code between them, too'
+    _instead_of_parts = '\nhint: torch.compile(model, backend="convgen") also compiles the code between them'
 
     def _in_parts(self, reason: str, is_bound: bool) -> _Ready:
         """Its parts prepare themselves when they are called, unless its functions are bound to the model itself."""
@@ -318,7 +318,7 @@ class Optimized(StandIn):
         weights = Weights(self._structure, values, copies, program)
         made = Prepared(flat, weights.now(), weights.names, given.tensors(), self.options, self._shared)
         if flat.copies_views and not self._may_copy_views:
-            raise RuntimeError("results that are views of what is given, which the model may write to")
+            raise RuntimeError("results that are views of arguments, which the model may write to")
         self._report = made.report
         if names:
             made.report.notes.append(f"its forward sets attributes, which stay as they were: {names}")
