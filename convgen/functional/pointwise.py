@@ -218,6 +218,11 @@ def text_of(steps: Iterable[Step]) -> str:
 
 
 @lru_cache(maxsize=1024)
+def operands_of(steps: Iterable[Step]) -> int:
+    """How many operands a chain takes."""
+    return sum(step.operands for step in steps)
+
+
 def steps_of(text: str) -> tuple[Step, ...]:
     """A chain from its text.  Raises WrongArguments."""
     found = []

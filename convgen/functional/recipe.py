@@ -29,7 +29,7 @@ from convgen.functional.parameters import (
     paddings,
     transposed,
 )
-from convgen.functional.pointwise import Step
+from convgen.functional.pointwise import Step, operands_of
 from convgen.functional.spec import Convolution, Operand, TensorSpec
 from convgen.ir.dtypes import DTYPES
 from convgen.ir.problem import OPS, Op, Padding
@@ -104,7 +104,7 @@ def _forward(
     output = output_extents(x.shape[2:], w.shape[2:], stride, pads, dilation)
     y = TensorSpec(_RESULT_TYPES.get(x.dtype, x.dtype), (x.shape[0], w.shape[0], *output), result_order(x, w))
     specs = _spec(x, view_x), _spec(w, view_w)
-    first = sum(step.operands for step in opening)
+    first = operands_of(opening)
     (before, read), (views, facts) = broadcast(operands[:first], x, x.shape), broadcast(operands[first:], x, y.shape)
     made = Convolution(Op.FPROP, *specs, y, stride, pads, dilation, groups, steps, facts, strategy, fill)
     return Recipe(replace(made, opening=opening, opening_operands=read), (view_x, view_w, *before, *views), y)

@@ -11,7 +11,7 @@ import torch
 
 from convgen.functional.arrays import strides_in
 from convgen.functional.layouts import Given, result_order
-from convgen.functional.pointwise import SUMS, read_by_norm, steps_of
+from convgen.functional.pointwise import SUMS, operands_of, read_by_norm, steps_of
 from convgen.functional.recipe import Recipe, broadcast, input_gradient, weight_gradient
 from convgen.ir.problem import Op
 from convgen.torch import aten
@@ -233,7 +233,7 @@ class Summed(NamedTuple):
         """The result by aten, and the sums in float32."""
         operands, epilogue = self.operands, self.epilogue
         if isinstance(self.bare, Forward):  # whose bias is added before anything is rounded
-            count = sum(step.operands for step in steps_of(epilogue))
+            count = operands_of(steps_of(epilogue))
             made = aten.fused(*self.bare._replace(operands=list(operands[:count]), epilogue=epilogue))
             operands, epilogue = operands[count:], ""
         else:
@@ -260,7 +260,7 @@ class Summed(NamedTuple):
         make them reads the result, and with it each operand of that size; a later pass reads the epilogue's result, and
         not its operands, except for the tensor that BatchNorm read.  Plus what these passes need not compute."""
         steps, large = steps_of(self.epilogue), [o.numel() == self.result.numel() for o in self.operands]
-        read = large[: sum(step.operands for step in steps)]
+        read = large[: operands_of(steps)]
         again = any(is_large and i != read_by_norm(steps) for i, is_large in enumerate(read))
         return 1 + sum(large) + again + sum(COMPUTED.get(step.kind, 0.0) for step in steps)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from convgen.functional.pointwise import SUMS, Step, read_by_norm, steps_of
+from convgen.functional.pointwise import SUMS, Step, operands_of, read_by_norm, steps_of
 
 Tensor = Any
 TF = torch.nn.functional
@@ -167,7 +167,7 @@ def summed(made: Tensor, operands: Sequence[Tensor], epilogue: str, sums: str) -
     """A convolution's or a gradient's epilogue, of float32, in its own type, and sums of that for each channel, or for
     each one of an image."""
     steps, pixels = steps_of(epilogue), list(range(2, made.dim()))
-    count, read = sum(step.operands for step in steps), read_by_norm(steps)
+    count, read = operands_of(steps), read_by_norm(steps)
     value, left = apply(steps, made.float(), operands[:count]), iter(operands[count:])
     found = [value.to(made.dtype)]
     for word in sums.split():
@@ -208,7 +208,7 @@ def fused(
         opening, dtype = steps_of(prologue), input.dtype
         wide = input.to(torch.promote_types(dtype, torch.float32))
         input = apply(opening, wide, operands).to(dtype)
-        operands = operands[sum(step.operands for step in opening) :]
+        operands = operands[operands_of(opening) :]
     steps, bias = steps_of(epilogue), None
     filters = weight.shape[1] * groups if transposed else weight.shape[0]
     if steps and steps[0] == Step("add") and _is_bias(operands[0], input, filters):

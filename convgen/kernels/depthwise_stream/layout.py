@@ -14,7 +14,7 @@ from convgen.kernels.parts.channel_vectors import inputs
 from convgen.kernels.parts.depthwise import Depthwise
 from convgen.kernels.parts.hopper import launch_registers
 from convgen.kernels.parts.limits import WARP
-from convgen.kernels.parts.output import is_of_channels
+from convgen.kernels.parts.output import channel_operands
 from convgen.kernels.parts.persistent import workers
 
 ALIGNMENT = 128  # bytes: where TMA may write
@@ -247,7 +247,7 @@ class Layout(Depthwise[Config]):
     def operand_registers(self) -> int:
         """Registers for per-channel operands beyond the usual ones: a thread keeps their values and intermediate
         results."""
-        more = sum(is_of_channels(self.read, t) for t in self.read.operands) - USUAL_OPERANDS
+        more = len(channel_operands(self.read)) - USUAL_OPERANDS
         return (more + COMPUTED) * self.config.vector if more > 0 else 0
 
     @property

@@ -16,8 +16,8 @@ from convgen.kernels.parts import lowering, swizzle
 from convgen.kernels.parts.constants import Constants, Definition
 from convgen.kernels.parts.digits import advance, digit_offset, first_digits, named_digits
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS
-from convgen.kernels.parts.output import as_bits, bits_type
 from convgen.kernels.parts.reader import TRANSPOSED_BYTES, inside_k, k_index_type, loading, row_text
+from convgen.kernels.parts.runs import as_bits, bits_type
 from convgen.kernels.parts.shares import Share, Tile
 from convgen.kernels.parts.walk import Digit, Walk, number
 

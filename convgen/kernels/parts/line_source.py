@@ -6,7 +6,7 @@ from sympy import Integer
 
 from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import lane_columns, lowering, output
+from convgen.kernels.parts import lane_columns, lowering, output, runs
 from convgen.kernels.parts.constants import Constants
 from convgen.kernels.parts.digits import advance
 from convgen.kernels.parts.elementwise import epilogue_formulas, sizes, window_formulas
@@ -19,7 +19,7 @@ def values(layout: Lines) -> dict[str, object]:
     """Finished values for the templates (templates/parts/lines.j2)."""
     problem, config, run = layout.problem, layout.config, layout.run
     along = layout.columns
-    bits_type = output.bits_type(problem.x.element)
+    bits_type = runs.bits_type(problem.x.element)
     index = lowering.index_type(problem, (layout.tiles * config.tile_m,))
     maps = output.product_map(problem)
     digits = [
@@ -41,8 +41,8 @@ def values(layout: Lines) -> dict[str, object]:
         "sizes": list(sizes(problem)),
         "index": index,
         "bits_type": bits_type,
-        "x_source": output.as_bits(problem.x, bits_type),
-        "w_source": output.as_bits(problem.w, bits_type),
+        "x_source": runs.as_bits(problem.x, bits_type),
+        "w_source": runs.as_bits(problem.w, bits_type),
         "run": run,
         "run_pairs": run // 2,
         "column_of": lane_columns.column_of(run),

@@ -327,7 +327,7 @@ class Lines(base.Layout[Any]):
 
     @property
     def operands_of_channels(self) -> int:
-        return sum(output.is_of_channels(self.problem, t) for t in self.problem.operands)
+        return len(output.channel_operands(self.problem))
 
     @property
     def shared_bytes(self) -> int:

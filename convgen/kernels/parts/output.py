@@ -18,7 +18,6 @@ from sympy import Expr, Integer, Symbol
 from convgen.codegen.c_expr import NO_NAMES, Names, c_expr
 from convgen.codegen.epilogue import c_epilogue
 from convgen.ir import integer
-from convgen.ir.dtypes import DTYPES, DType
 from convgen.ir.formula import number
 from convgen.ir.index_map import IndexMap, decompose, derive, variable
 from convgen.ir.integer import symbol
@@ -29,27 +28,10 @@ from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import lowering
 from convgen.kernels.parts.constants import Constants, Definition
 from convgen.kernels.parts.phase_table import PhaseTable
-from convgen.kernels.parts.runs import VECTOR_BYTES, WORD, Raw, broken, decode_run, load_run, raw_run
+from convgen.kernels.parts.runs import VECTOR_BYTES, Raw, bracket, decode_run, load_run, raw_run, run_words, store_run
 
-#: C text of a 4-byte element's bits, by its type and the accumulator's.
-WHOLE_WORDS = {
-    ("f32", "f32"): "__float_as_uint({0})",
-    ("f32", "s32"): "__float_as_uint(float({0}))",
-    ("s32", "f32"): "u32(__float2int_rn({0}))",
-    ("s32", "s32"): "u32({0})",
-}
 M, N, GROUP = symbol("gemm_m"), symbol("gemm_n"), symbol("group")
 CHANNEL, OFFSET = symbol("k"), symbol("offset")
-
-
-def bits_type(element: DType) -> str:
-    """C type of an element's bits; that of floats of less than a word is their bits' already."""
-    return element.c_type if element.is_float and element.bytes < WORD else lowering.ACCESS[element.bytes]
-
-
-def as_bits(tensor: Tensor, c_type: str) -> str:
-    """C text of a tensor as a pointer to bits."""
-    return tensor.role if c_type == tensor.element.c_type else f"reinterpret_cast<const {c_type}*>({tensor.role})"
 
 
 def pixel_dims(problem: ConvProblem) -> tuple[str, ...]:
@@ -208,7 +190,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
     dtype = problem.result.dtype
     y = f"{problem.result.role} + {bracket(at.first(problem.result))}"
     if not lowering.has_epilogue(problem):
-        stored, words = store_run(dtype, y, run, accumulator), _words(dtype, run, accumulator)
+        stored, words = store_run(dtype, y, run, accumulator), run_words(dtype, run, accumulator)
         return Result(lowering.ACCUMULATORS[accumulator].c_type, (), (), stored, words, y, of_store=constants.all)
     assert problem.epilogue
     loads: list[str] = []
@@ -254,7 +236,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
     body.append(f"v[e] = {c_epilogue(last.value, 'v[e]', values)};")
     stored = store_run(dtype, y, run, "f32")
     lines = [*(raw.value for raw in raws), *loads, *further, *(line for _, some in channels for line in some)]
-    return Result("float", tuple(loads), tuple(body), stored, _words(dtype, run, "f32"), y, tuple(channels),
+    return Result("float", tuple(loads), tuple(body), stored, run_words(dtype, run, "f32"), y, tuple(channels),
                   tuple(further), *constants.parted("\n".join(lines)), tuple(raws))  # fmt: skip
 
 
@@ -279,54 +261,12 @@ def _names(constants: Constants, problem: ConvProblem, maps: IndexMap) -> Callab
     return lambda t: constants.strides(t, problem.groups, pixels)
 
 
-def bracket(text: str) -> str:
-    return text if text.isidentifier() else f"({text})"
-
-
 def is_of_channels(problem: ConvProblem, t: Tensor) -> bool:
     """Whether an operand has a value for each channel alone.  Where there is one pixel, it may be the result's own
     array: threads without a pixel leave it alone."""
     return not {d for d in t.dims if t.extent(d) > 1} - {"k"} and not lowering.is_in_place(problem, t)
 
 
-def _words(dtype: str, run: int, accumulator: str, values: str = "v") -> tuple[str, ...]:
-    """C text of the 32-bit words of a run of stored elements `values`; none of a run of less than a word."""
-    size = DTYPES[dtype].bytes
-    if run * size < WORD:
-        return ()
-    if size == WORD:
-        text = WHOLE_WORDS[dtype, accumulator]
-        return tuple(text.format(f"{values}[{i}]") for i in range(run))
-    if dtype in lowering.PACK and accumulator == "f32":
-        return tuple(f"{lowering.PACK[dtype]}({values}[{i}], {values}[{i + 1}])" for i in range(0, run, 2))
-    per_word, bits = WORD // size, 8 * size
-    unsigned = lowering.ACCESS[size]
-    return tuple(
-        " | ".join(
-            f"u32({unsigned}({lowering.store(dtype, f'{values}[{i + j}]', accumulator)}))"
-            + (f" << {bits * j}" if j else "")
-            for j in range(per_word)
-        )
-        for i in range(0, run, per_word)
-    )
-
-
-def store_run(dtype: str, pointer: str, run: int, accumulator: str, values: str = "v") -> tuple[str, ...]:
-    """Lines that store `values[0..run)` as vectors of at most 16 bytes."""
-    size = DTYPES[dtype].bytes
-    if run * size < WORD:
-        stored = (lowering.store(dtype, f"{values}[{i}]", accumulator) for i in range(run))
-        return tuple(f"({pointer})[{i}] = {value};" for i, value in enumerate(stored))
-    words = _words(dtype, run, accumulator, values)
-    lines = []
-    for start in range(0, len(words), VECTOR_BYTES // WORD):
-        vector = words[start : start + VECTOR_BYTES // WORD]
-        at = pointer if start == 0 else f"{pointer} + {start * WORD // size}"
-        target = f"*reinterpret_cast<{lowering.ACCESS[WORD * len(vector)]}*>({at}) = "
-        if len(vector) == 1:
-            lines.append(f"{target}{vector[0]};")
-        elif len(vector) == 2:
-            lines += broken(target, (f"u64({vector[1]}) << 32 |", vector[0]), " ", ";")
-        else:
-            lines += broken(f"{target}Vec4{{", vector, ", ", "};")
-    return tuple(lines)
+def channel_operands(problem: ConvProblem) -> tuple[Tensor, ...]:
+    """The operands that have only a value for each channel."""
+    return tuple(t for t in problem.operands if is_of_channels(problem, t))

@@ -22,7 +22,8 @@ from convgen.kernels.parts import lowering
 from convgen.kernels.parts.constants import Constants, Definition, extent_name, walk_name
 from convgen.kernels.parts.digits import advance, digit_offset, first_digits, named_digits
 from convgen.kernels.parts.mma import CHUNK_BYTES
-from convgen.kernels.parts.output import as_bits, bits_type, pixel_dims
+from convgen.kernels.parts.output import pixel_dims
+from convgen.kernels.parts.runs import as_bits, bits_type
 from convgen.kernels.parts.shares import Share, Tile, k_rows_share, share
 from convgen.kernels.parts.walk import Bound, Digit, Walk, number
 

@@ -1,16 +1,24 @@
-"""Loads of neighboring elements by one thread, as vectors: lines of text."""
+"""Runs of neighboring elements: C text that loads, stores and decodes them as vectors of at most 16 bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from convgen.ir.dtypes import DTYPES
+from convgen.ir.dtypes import DTYPES, DType
+from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import lowering
 
 WORD = 4
 VECTOR_BYTES = 16  # the widest load or store of a thread
 LINE = 100  # characters of generated text before it is indented
+#: C text of a 4-byte element's bits, by its type and the accumulator's.
+WHOLE_WORDS = {
+    ("f32", "f32"): "__float_as_uint({0})",
+    ("f32", "s32"): "__float_as_uint(float({0}))",
+    ("s32", "f32"): "u32(__float2int_rn({0}))",
+    ("s32", "s32"): "u32({0})",
+}
 
 
 @dataclass(frozen=True)
@@ -22,7 +30,64 @@ class Raw:
     value: str
 
 
-def broken(head: str, parts: Sequence[str], separator: str, tail: str) -> list[str]:
+def bits_type(element: DType) -> str:
+    """C type of an element's bits; that of floats of less than a word is their bits' already."""
+    return element.c_type if element.is_float and element.bytes < WORD else lowering.ACCESS[element.bytes]
+
+
+def as_bits(tensor: Tensor, c_type: str) -> str:
+    """C text of a tensor as a pointer to bits."""
+    return tensor.role if c_type == tensor.element.c_type else f"reinterpret_cast<const {c_type}*>({tensor.role})"
+
+
+def bracket(text: str) -> str:
+    return text if text.isidentifier() else f"({text})"
+
+
+def run_words(dtype: str, run: int, accumulator: str, values: str = "v") -> tuple[str, ...]:
+    """C text of the 32-bit words of a run of stored elements `values`; none of a run of less than a word."""
+    size = DTYPES[dtype].bytes
+    if run * size < WORD:
+        return ()
+    if size == WORD:
+        text = WHOLE_WORDS[dtype, accumulator]
+        return tuple(text.format(f"{values}[{i}]") for i in range(run))
+    if dtype in lowering.PACK and accumulator == "f32":
+        return tuple(f"{lowering.PACK[dtype]}({values}[{i}], {values}[{i + 1}])" for i in range(0, run, 2))
+    per_word, bits = WORD // size, 8 * size
+    unsigned = lowering.ACCESS[size]
+    return tuple(
+        " | ".join(
+            f"u32({unsigned}({lowering.store(dtype, f'{values}[{i + j}]', accumulator)}))"
+            + (f" << {bits * j}" if j else "")
+            for j in range(per_word)
+        )
+        for i in range(0, run, per_word)
+    )
+
+
+def store_run(dtype: str, pointer: str, run: int, accumulator: str, values: str = "v") -> tuple[str, ...]:
+    """Lines that store `values[0..run)` as vectors of at most 16 bytes."""
+    size = DTYPES[dtype].bytes
+    if run * size < WORD:
+        stored = (lowering.store(dtype, f"{values}[{i}]", accumulator) for i in range(run))
+        return tuple(f"({pointer})[{i}] = {value};" for i, value in enumerate(stored))
+    words = run_words(dtype, run, accumulator, values)
+    lines = []
+    for start in range(0, len(words), VECTOR_BYTES // WORD):
+        vector = words[start : start + VECTOR_BYTES // WORD]
+        at = pointer if start == 0 else f"{pointer} + {start * WORD // size}"
+        target = f"*reinterpret_cast<{lowering.ACCESS[WORD * len(vector)]}*>({at}) = "
+        if len(vector) == 1:
+            lines.append(f"{target}{vector[0]};")
+        elif len(vector) == 2:
+            lines += _broken(target, (f"u64({vector[1]}) << 32 |", vector[0]), " ", ";")
+        else:
+            lines += _broken(f"{target}Vec4{{", vector, ", ", "};")
+    return tuple(lines)
+
+
+def _broken(head: str, parts: Sequence[str], separator: str, tail: str) -> list[str]:
     """The parts between head and tail: on one line, or as many on each as it has room for."""
     whole = head + separator.join(parts) + tail
     if len(whole) <= LINE:
@@ -83,7 +148,7 @@ def decode_run(dtype: str, name: str, raws: Sequence[str], run: int, accumulator
         word, bits = words[i * size // WORD], 8 * (i * size % WORD)
         shifted = f"{word} >> {bits}" if bits else word
         values.append(lowering.decode(dtype, shifted, accumulator))
-    return broken(f"const {lowering.ACCUMULATORS[accumulator].c_type} {name}[{run}] = {{", values, ", ", "};")
+    return _broken(f"const {lowering.ACCUMULATORS[accumulator].c_type} {name}[{run}] = {{", values, ", ", "};")
 
 
 def _parts(name: str, width: int) -> Sequence[str]:

@@ -303,7 +303,7 @@ class SmallGroups(base.Kernel[Config, Layout]):
         layout = plan.layout
         assert isinstance(layout, Layout)
         problem, config = layout.problem, layout.config
-        bits_type = output.bits_type(problem.x.element)
+        bits_type = runs.bits_type(problem.x.element)
         index = lowering.index_type(problem, ())
         maps = output.channel_map(problem)
         result = output.result(problem, maps, layout.columns, output.CHANNEL, layout.run, layout.mma.accumulator)
@@ -329,8 +329,8 @@ class SmallGroups(base.Kernel[Config, Layout]):
             sizes=list(sizes(problem)),
             index=index,
             bits_type=bits_type,
-            x_source=output.as_bits(problem.x, bits_type),
-            w_source=output.as_bits(problem.w, bits_type),
+            x_source=runs.as_bits(problem.x, bits_type),
+            w_source=runs.as_bits(problem.w, bits_type),
             run=layout.run,
             run_pairs=layout.run // 2,
             column_of=lane_columns.column_of(layout.run),

@@ -26,7 +26,7 @@ from convgen.kernels.parts.elementwise import (
     window_formulas,
 )
 from convgen.kernels.parts.lowering import Scope, all_hold, coordinates, drop_unused, index_type, offset, window
-from convgen.kernels.parts.output import bracket
+from convgen.kernels.parts.runs import bracket
 from convgen.kernels.parts.window_sum import window_sum
 from convgen.kernels.winograd.layout import Layout, M, U, V
 
@@ -69,7 +69,7 @@ def filters(layout: Layout) -> Kernel:
     loads = runs.load_run(w.dtype, "loaded", f"w + {bracket(offset(scope, w, at | taps))}", 1, inside)
     names = scope.constants.strides(_points(layout, "u", ("point", "pair"), (pairs,)))
     target = scope.text(scope.declare("point", layout.points) * pairs + index, names)
-    stores = [POINT, *output.store_run(w.dtype, f"u + {bracket(target)}", 1, "f32", "held[i][j]")]
+    stores = [POINT, *runs.store_run(w.dtype, f"u + {bracket(target)}", 1, "f32", "held[i][j]")]
     comment = ("U[point, k, c] = G w[k, :, :, c] G^T: a thread has a pair of channels.",)
     pointers = (Pointer("w", w.dtype, "w"), Pointer("u", w.dtype, U, written=True))
     text = {"lines": drop_unused(lines, "\n".join([*loads, *stores])), "loads": loads, "stores": stores, "run": 1}
@@ -91,7 +91,7 @@ def inputs(layout: Layout) -> Kernel:
     loads = runs.load_run(x.dtype, "loaded", f"x + {bracket(offset(scope, x, at))}", run, inside)
     v = _points(layout, "v", ("tile", "point", "c"), (layout.channels,))
     target = offset(scope, v, {"tile": tile.number, "point": scope.declare("point", layout.points), "c": at["c"]})
-    stores = [POINT, *output.store_run(x.dtype, f"v + {bracket(target)}", run, "f32", "held[i][j]")]
+    stores = [POINT, *runs.store_run(x.dtype, f"v + {bracket(target)}", run, "f32", "held[i][j]")]
     comment = (f"V[tile, point, c] = B^T x B: a thread has a tile of {_channels(run)}.", *window_formulas(problem))
     pointers = (Pointer("x", x.dtype, "x"), Pointer("v", x.dtype, V, written=True))
     later = "\n".join([*row, *column, *loads, *stores])
