@@ -55,6 +55,11 @@ class Tensor:
         return mine == its and (self.dtype, self.axes, self.pitch) == (other.dtype, other.axes, other.pitch)
 
     @property
+    def long_dims(self) -> tuple[str, ...]:
+        """The dims of more than one element, which alone decide how it lies in memory."""
+        return tuple(d for d, e in zip(self.dims, self.extents, strict=True) if e > 1)
+
+    @property
     def innermost(self) -> str:
         """The dim whose elements are neighbors in memory; empty if there is none."""
         return self.dims[-1] if self.dims else ""

@@ -329,7 +329,7 @@ def of_convolution(
 ) -> Bare | None:  # fmt: skip
     """The request of aten::convolution.  A transposed one without bias is the gradient of another; None if it would not
     be, or if aten refuses the bias."""
-    if bias is not None and bias.shape != (weight.shape[1] * groups if transposed else weight.shape[0],):
+    if bias is not None and bias.shape != (aten.filter_count(weight, groups, transposed),):
         return None
     stride, padding, dilation, output_padding = of_each_axis(weight, stride, padding, dilation, output_padding)
     geometry = stride, padding, dilation, groups

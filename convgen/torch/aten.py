@@ -193,6 +193,12 @@ def apply(steps: Sequence[Step], value: Tensor, operands: Sequence[Tensor]) -> T
     return value
 
 
+def filter_count(weight: Tensor, groups: int, transposed: bool) -> int:
+    """The number of channels that a convolution makes."""
+    count: int = weight.shape[1] * groups if transposed else weight.shape[0]
+    return count
+
+
 def _normalized(read: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """BatchNorm's result, in float32."""
     return (read.float() - mean) * scale * weight + bias
@@ -210,7 +216,7 @@ def fused(
         input = apply(opening, wide, operands).to(dtype)
         operands = operands[operands_of(opening) :]
     steps, bias = steps_of(epilogue), None
-    filters = weight.shape[1] * groups if transposed else weight.shape[0]
+    filters = filter_count(weight, groups, transposed)
     if steps and steps[0] == Step("add") and _is_bias(operands[0], input, filters):
         steps, bias, operands = steps[1:], operands[0].reshape(-1), operands[1:]
     if _is_product(input, weight, stride, padding, groups, transposed):

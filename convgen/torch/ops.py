@@ -122,7 +122,7 @@ def _fused_fake(
     margins = [low + high for low, high in zip(padding[:rank], padding[-rank:], strict=True)]
     windows = [d * (taps - 1) + 1 for taps, d in zip(weight.shape[2:], dilation, strict=True)]
     _check_channels(input, weight, groups, transposed)
-    filters = weight.shape[1] * groups if transposed else weight.shape[0]
+    filters = aten.filter_count(weight, groups, transposed)
     if transposed:
         output = [(n - 1) * s + w - m for n, s, w, m in zip(image, stride, windows, margins, strict=True)]
     else:

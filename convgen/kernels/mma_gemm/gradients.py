@@ -7,17 +7,12 @@ from convgen.ir.phases import phase_count
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels.base import Obstacles
 from convgen.kernels.mma_gemm.layout import Layout
-from convgen.kernels.parts.assignment import assignment, served
+from convgen.kernels.parts.assignment import served
 
 #: In a kernel's table of constants.
 MOST_PHASES = 1024
 #: What ldmatrix transposes of filters; of wider and narrower ones, each element would come by itself.
 TYPES = ("f16", "bf16")
-
-
-def forward(problem: ConvProblem) -> ConvProblem:
-    """The forward convolution with the same product; the problem itself if there is none."""
-    return assignment(problem).problem if served(problem) else problem
 
 
 def gradient_obstacles(problem: ConvProblem) -> Obstacles:

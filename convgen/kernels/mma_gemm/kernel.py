@@ -20,11 +20,12 @@ from convgen.kernels.base import Obstacle, Obstacles, Part, plan_of
 from convgen.kernels.config import Options, considered
 from convgen.kernels.mma_gemm import cost
 from convgen.kernels.mma_gemm.config import Config
-from convgen.kernels.mma_gemm.gradients import forward, gradient_obstacles, illegal_phases
+from convgen.kernels.mma_gemm.gradients import gradient_obstacles, illegal_phases
 from convgen.kernels.mma_gemm.launches import launches, workspaces
 from convgen.kernels.mma_gemm.layout import MOST_HELD, Layout
 from convgen.kernels.mma_gemm.sizes import illegal_sizes, limits, size_obstacles
 from convgen.kernels.mma_gemm.source import source
+from convgen.kernels.parts.assignment import forward
 from convgen.kernels.parts.cost import memory_on, on, traffic, written
 from convgen.kernels.parts.limits import MAX_REGISTERS, MAX_THREADS, register_obstacles
 from convgen.kernels.parts.mma import COLUMNS, ROWS, math_obstacles, maths, mma_obstacles

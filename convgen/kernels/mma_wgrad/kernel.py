@@ -21,7 +21,7 @@ from convgen.kernels.mma_wgrad.layout import Layout
 from convgen.kernels.mma_wgrad.source import pointers, source
 from convgen.kernels.parts import gradient, limits
 from convgen.kernels.parts.gradient import GradientKernel
-from convgen.kernels.parts.hopper import type_obstacles
+from convgen.kernels.parts.hopper import wgrad_type_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.parts.pixel_slices import ORDERED, most_slices
 from convgen.targets import Target
@@ -48,7 +48,7 @@ class MmaWgrad(GradientKernel[Config, Layout]):
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = Obstacles(limits.type_obstacles(problem, target))
-        found += type_obstacles(problem.x, problem.y, problem.w, problem.accumulate, ("f16", "bf16", "f32"))
+        found += wgrad_type_obstacles(problem)
         if not {"mma", "cp_async"} <= target.features:
             found.no(f"target {target} has no mma.sync, or no cp.async", "sm_80 and later have them")
         if problem.output_pixels >= MOST_PIXELS:

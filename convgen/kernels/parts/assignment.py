@@ -77,6 +77,11 @@ def served(problem: ConvProblem) -> bool:
     return problem.op is Op.FPROP or (problem.op is Op.DGRAD and (problem.groups == 1 or _grouped(problem)))
 
 
+def forward(problem: ConvProblem) -> ConvProblem:
+    """The forward convolution with the same product; the problem itself if there is none."""
+    return assignment(problem).problem if served(problem) else problem
+
+
 def _grouped(problem: ConvProblem) -> bool:
     """Whether the filter of a dgrad with groups can be seen with c and k exchanged in each."""
     return not (problem.w.pitch and problem.w.dims[-1] == "k")

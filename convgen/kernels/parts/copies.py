@@ -76,7 +76,7 @@ class Copy:
     @property
     def scattered(self) -> bool:
         """Whether it gathers channels that are no neighbors in the source."""
-        return bool(self.low or self.places) and _live(self.source)[-1:] != ["c"]
+        return bool(self.low or self.places) and self.source.long_dims[-1:] != ("c",)
 
     def step(self, dim: str) -> int:
         return dict(self.steps).get(dim, 1)
@@ -109,10 +109,6 @@ class Copy:
     def called(self) -> str:
         """The channel's dim in the language."""
         return "k" if self.source.role == "y" else "c"
-
-
-def _live(tensor: Tensor) -> list[str]:
-    return [d for d in tensor.dims if tensor.extent(d) > 1]
 
 
 @dataclass(frozen=True)
@@ -228,7 +224,7 @@ def transpose(copy: Copy) -> Transpose | None:
     """The transpose for a copy of 2-byte elements, or of 4-byte ones without steps.  None if the channels are innermost
     in the source or not a plain dim of it, if padding is added, or if other dims have their own places."""
     source, target = copy.source, copy.target
-    live = _live(source)
+    live = source.long_dims
     if copy.channel != symbol("c") or copy.low or copy.places:
         return None
     if not live or live[-1] == "c" or source.stride(live[-1]) > 1:

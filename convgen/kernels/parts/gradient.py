@@ -268,7 +268,7 @@ def gradient_sum(plan: Plan, layout: GradientLayout[C]) -> Sum | None:
     dims = [names.get(d, d) for d in w.dims]
     loop = absent | decompose(output.OFFSET, dims, lambda d: Integer(extent(problem, d)))
     maps = derive(problem, (variable("offset", w.size),), loop)
-    along = output.Columns("elements", tuple(d for d in w.dims if w.extent(d) > 1), w.size)
+    along = output.Columns("elements", w.long_dims, w.size)
     return Sum(
         plan.launch("sum"), _pointers(layout), epilogue_formulas(problem), left, _sharers(layout), w.size,
         run, lowering.index_type(problem, (w.size * left + SUM_BLOCK * run,)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Obstacles
-from convgen.kernels.parts.assignment import assignment, served
+from convgen.kernels.parts.assignment import forward, served
 from convgen.kernels.parts.limits import MAX_REGISTERS
 from convgen.targets import Target
 
@@ -47,8 +47,8 @@ def wgmma_obstacles(
         no(f"op {problem.op} is not served; fprop{others}, and dgrad except for a slice of a grouped filter")
     if problem.padding is not Padding.ZERO and problem.op is not Op.FPROP:
         no(f"op {problem.op} with `{problem.padding}` padding adds up the gradients of copies, which wgmma does not")
-    forward = assignment(problem).problem if served(problem) else problem
-    found += type_obstacles(forward.x, forward.w, forward.y, problem.accumulate, outputs)
+    read = forward(problem)
+    found += type_obstacles(read.x, read.w, read.y, problem.accumulate, outputs)
     return found
 
 
@@ -87,6 +87,11 @@ LIMITS: dict[int, Im2colLimits] = {
     4: Im2colLimits(-128, 127, 255),
     5: Im2colLimits(-16, 15, 31),
 }
+
+
+def wgrad_type_obstacles(problem: ConvProblem) -> Obstacles:
+    """Why tensor cores cannot multiply x and y into w."""
+    return type_obstacles(problem.x, problem.y, problem.w, problem.accumulate, ("f16", "bf16", "f32"))
 
 
 def im2col_obstacles(axes: Sequence[TmaAxis], taps: Sequence[int]) -> Obstacles:
@@ -190,4 +195,4 @@ def memory_order(tensor: Tensor, dims: tuple[str, ...]) -> bool:
 
 def lies_as(tensor: Tensor, dims: tuple[str, ...]) -> bool:
     """Whether a tensor lies in memory as these dims do, outermost first; dims of one element aside."""
-    return [d for d in tensor.dims if tensor.extent(d) > 1] == [d for d in dims if tensor.extent(d) > 1]
+    return tensor.long_dims == tuple(d for d in dims if tensor.extent(d) > 1)

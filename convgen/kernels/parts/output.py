@@ -96,11 +96,11 @@ class Columns:
 
 def columns(problem: ConvProblem) -> Columns:
     """Channels where they are innermost in y, else the dims that are."""
-    dims = [d for d, e in zip(problem.y.dims, problem.y.extents, strict=True) if e > 1]
+    dims = problem.y.long_dims
     if not dims or dims[-1] == "k" or problem.y.pitch:
         return Columns("channels", ("k",), problem.k_per_group)
     inner = dims[dims.index("k") + 1 if "k" in dims else 0 :]
-    return Columns("pixels", tuple(inner), math.prod(problem.extent(d) for d in inner))
+    return Columns("pixels", inner, math.prod(problem.extent(d) for d in inner))
 
 
 def neighbors(tensor: Tensor, along: Columns) -> int:
@@ -110,9 +110,7 @@ def neighbors(tensor: Tensor, along: Columns) -> int:
         return 1  # a tensor need not have a dim of one element
     if not any(d in tensor.dims for d in along.dims):
         return 0
-    held = [d for d in tensor.dims if tensor.extent(d) > 1]
-    inner = list(along.dims)
-    if held[-len(inner) :] != inner or (tensor.pitch and inner != ["k"]):
+    if tensor.long_dims[-len(along.dims) :] != along.dims or (tensor.pitch and along.dims != ("k",)):
         return 1
     return math.gcd(divisor(along.extent), tensor.pitch or 0, 1 << 10)
 
@@ -264,7 +262,7 @@ def _names(constants: Constants, problem: ConvProblem, maps: IndexMap) -> Callab
 def is_of_channels(problem: ConvProblem, t: Tensor) -> bool:
     """Whether an operand has a value for each channel alone.  Where there is one pixel, it may be the result's own
     array: threads without a pixel leave it alone."""
-    return not {d for d in t.dims if t.extent(d) > 1} - {"k"} and not lowering.is_in_place(problem, t)
+    return not {*t.long_dims} - {"k"} and not lowering.is_in_place(problem, t)
 
 
 def channel_operands(problem: ConvProblem) -> tuple[Tensor, ...]:

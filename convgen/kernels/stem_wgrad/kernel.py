@@ -19,7 +19,7 @@ from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options, considered
 from convgen.kernels.parts import gradient
 from convgen.kernels.parts.gradient import GradientKernel
-from convgen.kernels.parts.hopper import MAX_BOX, target_obstacles, type_obstacles
+from convgen.kernels.parts.hopper import MAX_BOX, target_obstacles, wgrad_type_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.stem_wgrad import cost
 from convgen.kernels.stem_wgrad.config import Config
@@ -45,7 +45,7 @@ class StemWgrad(GradientKernel[Config, Layout]):
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = target_obstacles(target)
-        found += type_obstacles(problem.x, problem.y, problem.w, problem.accumulate, ("f16", "bf16", "f32"))
+        found += wgrad_type_obstacles(problem)
         no = found.no
         if problem.rank != 2 or problem.groups > 1 or set(problem.dilation) != {1}:
             no("kernel stem_wgrad serves two axes, without dilation or groups")

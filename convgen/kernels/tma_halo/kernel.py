@@ -20,7 +20,7 @@ from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Part, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import lowering, operand_tiles, partial_sums, prepare
-from convgen.kernels.parts.assignment import assignment, served
+from convgen.kernels.parts.assignment import forward
 from convgen.kernels.parts.elementwise import factor_pointers, size_params
 from convgen.kernels.parts.hopper import MAX_ELEMENT_STRIDE, memory_order, wgmma_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
@@ -54,7 +54,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
         if problem.op is Op.DGRAD:
             _unserved_dgrad(problem, found)
         given, backward = problem, problem.op is Op.DGRAD
-        problem = assignment(problem).problem if served(problem) else problem
+        problem = forward(problem)
         x, y = problem.x, problem.y
         found += prepare.pack_obstacle(problem, fixed, prepare.VECTOR, backward=backward)
         if max(problem.stride) > MAX_ELEMENT_STRIDE:

@@ -15,7 +15,7 @@ from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels.base import Obstacle, Obstacles, Part, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts.gradient import GradientKernel
-from convgen.kernels.parts.hopper import im2col_obstacles, target_obstacles, type_obstacles
+from convgen.kernels.parts.hopper import im2col_obstacles, target_obstacles, wgrad_type_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.tma_wgrad import cost
 from convgen.kernels.tma_wgrad.config import Config
@@ -37,7 +37,7 @@ class TmaWgrad(GradientKernel[Config, Layout]):
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = target_obstacles(target)
-        found += type_obstacles(problem.x, problem.y, problem.w, problem.accumulate, ("f16", "bf16", "f32"))
+        found += wgrad_type_obstacles(problem)
         if found:
             return found
         g = gemm(problem)
