@@ -167,7 +167,7 @@ def _rest_seconds(graph: Captured) -> float:
 
 
 def _turn_seconds(graph: Captured) -> float:
-    """A rest and the replays behind it, one of which does not count."""
+    """Seconds of a rest and the replays after it, one of which does not count."""
     return _rest_seconds(graph) + graph.ms / 1000 * (graph.replay_count + 1)
 
 

@@ -246,8 +246,8 @@ def read_specs(arguments: argparse.Namespace, more: Iterable[str] = ()) -> list[
 
 
 def narrowed(specs: Sequence[Spec], only: Sequence[str], with_errors: bool = False) -> list[Spec]:
-    """Of several specs, each with those of the names that it has, where it has any; `with_errors`, also those whose
-    names are not known for their errors.  Raises UsageError, SpecError."""
+    """Several specs, each narrowed to those of the names that it has, if any; `with_errors`, also those whose names are
+    not known for their errors.  Raises UsageError, SpecError."""
     if len(specs) < 2 or not only:
         return [*specs]
     found, known, unsure = [], dict[str, None](), False

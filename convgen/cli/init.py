@@ -172,8 +172,8 @@ def _name_of(path: Path) -> str:
 
 
 def _answers(arguments: argparse.Namespace) -> dict[str, Any]:
-    """By a question's name.  Raises UsageError where nobody can be asked what has no default, and where what is given
-    does not go together, so that no answer would help."""
+    """The answers by the questions' names.  Raises UsageError if nobody can be asked for an answer without a default,
+    or if the given answers contradict each other, so that no answer would help."""
     given = {q.name: getattr(arguments, q.name) for q in QUESTIONS}
     missing = [q for q in QUESTIONS if q.default is None and given[q.name] is None]
     asks = bool(missing) and console.is_terminal(sys.stdin)

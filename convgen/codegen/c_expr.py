@@ -83,7 +83,7 @@ def c_expr(e: Expr, ranges: Ranges, symbols: str = "int", names: Names = NO_NAME
 
 
 def leaves_int(e: Expr, ranges: Ranges) -> bool:
-    """Whether a product, or a sum on its way, may not fit an int."""
+    """Whether a product, or an intermediate sum, may not fit an int."""
     ends = [bounds(t, ranges) for t in (e.args if isinstance(e, Add) else [e])]
     return sum(min(low, 0) for low, _ in ends) < INT_MIN or sum(max(high, 0) for _, high in ends) > INT_MAX
 

@@ -94,8 +94,8 @@ def check_tensors(
 
 
 def _likes(setting: ast.EpilogueSetting, op: Operator, tensors: Mapping[str, ast.Tensor]) -> dict[str, str]:
-    """By name of each further result, the role of the tensor whose dims it has: of one that the operator reads where
-    that is assigned to it, else of the operator's result."""
+    """For each further result, by name, the role of the tensor whose dims it has: one that the operator reads if that
+    is assigned to it, else the operator's result."""
     reads = {tensors[role].name.text: role for role in op.reads if role in tensors}
     found = {t.name.text: op.writes for t in setting.results}
     for a in setting.body:

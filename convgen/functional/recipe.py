@@ -87,7 +87,7 @@ def forward_padded(
     stride: tuple[int, ...], pads: Pads, dilation: tuple[int, ...], groups: int, mode: str = "zeros",
     opening: tuple[Step, ...] = (),
 ) -> Recipe:  # fmt: skip
-    """`forward` with (low, high) padding, behind a prologue, whose operands come first.  Raises as `forward` does."""
+    """`forward` with (low, high) padding, after a prologue, whose operands come first.  Raises as `forward` does."""
     _rank("input", x, "weight", w)
     _check_channels(x.shape[1], w.shape, groups)
     return _forward(x, w, operands, steps, stride, pads, dilation, groups, None, mode, opening)

@@ -302,7 +302,8 @@ def matrix_dims(problem: ConvProblem) -> dict[str, tuple[str, ...]]:
 
 
 def lowered_dims(problem: ConvProblem) -> dict[str, tuple[str, ...]]:
-    """The dims of row and column of the lowered matrix, outermost first, behind the image where each has its matrix."""
+    """The dims of row and column of the lowered matrix, outermost first, after the image if each image has its own
+    matrix."""
     matrix = problem.lowered
     if matrix is None or matrix.axes is None:
         raise ValueError(f"{problem.name} has no lowered matrix")

@@ -24,9 +24,11 @@ def export(measurements: Iterable[Measurement], path: Path) -> int:
 
 
 def update(path: Path, change: Callable[[Path | None], Iterable[Measurement]]) -> int:
-    """As `export`, of what a file that is there, else None, changes to: one process at a time changes a folder's files.
+    """Like `export`, of what `change` makes of the present file, or of None: one process at a time changes a folder's
+    files.
 
-    A database that is in use, beside which SQLite keeps a log, stays the file that it is."""
+    A database that is in use, beside which SQLite keeps a log, stays the file that it is.
+    """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{secrets.token_hex(8)}.tmp")

@@ -54,7 +54,8 @@ class Outcome:
         return Explanation((Table(self.title, (self.axis, *names), rows, "\n".join(self.notes), names),))
 
     def to_json(self, command: str, source: str) -> str:
-        """With what it takes to find it again.  Nothing is timed here; the titles of weighed results name their GPU."""
+        """The outcome with everything needed to reproduce it.  Nothing is timed here; the titles of weighed results
+        name their GPU."""
         rows = [
             {self.axis: label} | {s.name: s.values[i] for s in self.series} for i, label in enumerate(self.labels)
         ]  # fmt: skip

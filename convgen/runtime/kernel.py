@@ -31,8 +31,8 @@ Array = Any
 
 
 class _Launches(NamedTuple):
-    """Of calls that pass `out`: a quick `__call__`, if there is one, and what enqueues each, by the handle of its
-    stream and the addresses of all arrays, in order, with the workspace that the kernel brings."""
+    """The launches of calls that pass `out`: a quick `__call__`, if there is one, and the function that enqueues each,
+    by the handle of its stream and the addresses of all arrays, in order, with the workspace that the kernel brings."""
 
     call: Callable[..., Array] | None
     enqueues: dict[tuple[Any, ...], Enqueue]

@@ -1,4 +1,4 @@
-"""A tile of w in rows of gemm_k on its way to shared memory, for filters whose output channels are neighbors in memory.
+"""Loads a tile of w in rows of gemm_k into shared memory, for filters whose output channels are neighbors in memory.
 
 So lie the filters of a dgrad, and those of a forward convolution whose k is innermost.  cp.async copies neighboring
 channels, and ldmatrix transposes what it reads of them (PTX ISA, "ldmatrix", .trans): no filter is laid out anew.  Rows

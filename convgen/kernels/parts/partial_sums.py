@@ -1,4 +1,4 @@
-"""Partial sums of channels, of which a kernel makes rows in a workspace that launches behind it add up (sums).
+"""Partial sums of channels, of which a kernel writes rows to a workspace that later launches add up (sums).
 
 A row has the sums of all channels over some pixels.  Sums of each image, too, need rows whose pixels are of one image;
 those lie with the first row of every image in front, then every second one:

@@ -1,4 +1,4 @@
-"""A tile of x or w on its way to shared memory: which thread loads what, and the text that does it.
+"""Loads a tile of x or w into shared memory: the division among threads, and the text.
 
 A tile is rows of `TILE_K` elements in chunks of 16 bytes.  A thread owns a few chunks of a few rows.  Where
 vectors of 4 bytes or more are contiguous and aligned it copies them with cp.async; where they are not it

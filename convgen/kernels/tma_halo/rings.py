@@ -164,7 +164,7 @@ class RingLayout(base.Layout[C]):
 
     @property
     def slots(self) -> int:
-        """Of each consumer, for an epilogue tile of each of them."""
+        """Slots per consumer, each for an epilogue tile of every operand."""
         return SLOTS if self.arriving else 0
 
     @cached_property

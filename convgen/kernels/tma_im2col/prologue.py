@@ -110,7 +110,8 @@ def _vectors(t: Tensor) -> int:
 
 
 def registers(problem: ConvProblem, rows: int, tile_k: int) -> int:
-    """That a prologue takes of a thread: its operands, those of images for each row, and the elements at hand."""
+    """The registers that a prologue takes per thread: its operands, those of images for each row, and the current
+    elements."""
     operands = problem.prologue.operands if problem.prologue else ()
     of_thread = rows * tile_k // (128 * CHANNELS)
     return 24 + sum(4 * _vectors(t) * of_thread + 8 if "n" in t.dims else 8 for t in operands)

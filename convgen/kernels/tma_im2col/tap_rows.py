@@ -86,8 +86,8 @@ def mean_rows(found: TapRows, tile_m: int) -> float:
 
 
 def tap_rows(problem: ConvProblem, axis: TmaAxis) -> TapRows | None:
-    """Of a product by windows, whose outermost axis is `axis`; None where tiles of a pixel would save next to
-    nothing."""
+    """The rows of taps of a product by windows, whose outermost axis is `axis`; None if tiles of a pixel would save
+    next to nothing."""
     positions = problem.output[0]
     found = TapRows(
         taps=problem.filter[0],

@@ -94,7 +94,7 @@ class Layout(GradientLayout[Config]):
 
     @property
     def b_ends(self) -> bool:
-        """And of B."""
+        """Whether some tiles load fewer boxes of B than others could."""
         return self.ends and self.n_tail
 
     @cached_property

@@ -28,7 +28,7 @@ HALVES = {"f16": "0x38003800", "bf16": "0x3F003F00"}
 
 
 def source(plan: Plan, layout: Layout) -> str:
-    """The CUDA source of a plan: the kernel, and behind it the filters' transform."""
+    """The CUDA source of a plan: the kernel, followed by the filters' transform."""
     # long: a line for each value of the template
     config, problem, f = layout.config, layout.read, transforms(M)
     h, _ = windows(problem)

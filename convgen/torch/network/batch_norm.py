@@ -1,6 +1,6 @@
-"""BatchNorm behind a convolution, folded: y = conv(x, w * scale) + shift, with scale and shift of constants alone; and
-BatchNorm as a scale and a shift of each channel, where a prologue can be made of it, or the epilogue of a linear layer.
-"""
+"""BatchNorm after a convolution, folded: y = conv(x, w * scale) + shift, with scale and shift of constants alone; and
+BatchNorm as a scale and a shift of each channel, where a prologue can be made of it, or the epilogue of a linear
+layer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _fold(graph: Any, node: Node) -> None:
 def parameters(
     graph: Any, convolution: Node, norm: Node | None = None, before: Node | None = None
 ) -> tuple[Node, Node | None]:  # fmt: skip
-    """Filters and biases (None: no biases) of a convolution and the BatchNorm behind it, not rounded yet; of both where
+    """Filters and biases (None: no biases) of a convolution and the BatchNorm after it, not rounded yet; of both where
     one of one tap has another convolution `before` it."""
     w, b = (_exact(graph, node) if node else None for node in convolution.args[1:3])
     if before is not None:
@@ -95,11 +95,11 @@ def parameters(
 def _of_both(
     graph: Any, down: tuple[Node, Node | None], up: tuple[Node, Node | None]
 ) -> tuple[Node, Node | None]:  # fmt: skip
-    """Computes in float64, whose products are exact on any GPU."""
+    """The filters and bias of both convolutions as one, in float64, whose products are exact on any GPU."""
     shape, dtype = [value_of(up[0]).shape[0], *value_of(down[0]).shape[1:]], value_of(up[0]).dtype
 
     def product(of: Node) -> Node:
-        """Each value for a channel between the two, and what the channels behind have of it."""
+        """The second convolution's filters times values for each channel between the two."""
         factors = (call(graph, A._to_copy.default, node, dtype=torch.float64) for node in (up[0], of))
         a, b = (call(graph, A.reshape.default, factor, [value_of(factor).shape[0], -1]) for factor in factors)
         return call(graph, A._to_copy.default, call(graph, A.mm.default, a, b), dtype=dtype)
@@ -159,7 +159,7 @@ def normalization_of(value: Node) -> Node | None:
 
 
 def write_out_batch_norms(graph: Any, constant: Collection[Node]) -> None:
-    """Makes those of constants behind linear layers products and sums, behind which views of the result can move."""
+    """Turns those of constants after linear layers into products and sums, past which views of the result can move."""
     for node in list(graph.nodes):
         if not is_call(node, *OPERATORS) or not _is_of_product(value := node.args[0]) or len(value.users) != 1:
             continue

@@ -1,4 +1,4 @@
-"""Borders of an image's own pixels, by which a pass over the image pads on its way.
+"""Borders of an image's own pixels, which a pass over the image adds as it goes.
 
 A convolution pads by zeros for free, but by mirrored or repeated pixels its kernel needs a copy of the image: a launch
 of its own.  Where Inductor compiles a pass that makes the image anyway, such as a normalization with its activation,
@@ -48,7 +48,7 @@ def _is_pass(image: Node) -> bool:
 
 
 def _is_rearranged(image: Node) -> bool:
-    """Whether pixels of an image come from other places, as by PixelShuffle, behind the convolutions before it: torch
+    """Whether pixels of an image come from other places, as by PixelShuffle, after the convolutions before it: torch
     2.13's Inductor fails where it repeats such pixels."""
     rank = value_of(image).dim() - 2
     behind = with_sources(image, lambda node: not is_call(node, A.convolution.default))

@@ -1,4 +1,4 @@
-"""Sums of convolutions of one tensor, each with the BatchNorm behind it, as one convolution: RepVGG's, MobileOne's and
+"""Sums of convolutions of one tensor, each with the BatchNorm after it, as one convolution: RepVGG's, MobileOne's and
 FastViT's blocks as they are trained.
 
     conv(x, a) + conv(x, b) - norm(x)    =    conv(x, a + b - scale) + shift
@@ -29,7 +29,7 @@ _SUMS = {A.add.Tensor: 1, A.sub.Tensor: -1}
 
 @dataclass(frozen=True)
 class _Branch:
-    """A convolution, one of one tap behind it, and the BatchNorm behind these, each of which may be None; what the sum
+    """A convolution, one of one tap after it, and the BatchNorm after these, each of which may be None; what the sum
     multiplies it by."""
 
     convolution: Node
@@ -43,7 +43,7 @@ class _Branch:
 
     @property
     def axes(self) -> list[tuple[int, int, int, int]]:
-        """Of each axis of pixels: taps, dilation, padding, stride."""
+        """For each axis of pixels: taps, dilation, padding, stride."""
         if self.convolution is None:
             return [(1, 1, 0, 1)] * (value_of(self.x).dim() - 2)
         _, w, _, stride, padding, dilation, *_ = self.convolution.args

@@ -35,7 +35,7 @@ class End:
 
 @dataclass
 class Chain:
-    """A convolution's arguments and the steps behind it.  `padding`, `padding_mode` and `transposed` are as of
+    """A convolution's arguments and the steps after it.  `padding`, `padding_mode` and `transposed` are as of
     convgen::fused_conv; `upsampled` says that an upsampling before it is part of it.  `opening` are the steps of a
     prologue, with operands `opening_operands`.  `uncropped` is the convolution's own padding where slices of its result
     are part of the chain.
@@ -70,7 +70,7 @@ class Chain:
         return "; ".join(filter(None, (before, "cropped" if self.uncropped else "", self.epilogue(end))))
 
     def arguments(self, end: End) -> tuple[Any, ...]:
-        """Of convgen::fused_conv, nodes for tensors."""
+        """The arguments of convgen::fused_conv, with nodes for tensors."""
         geometry = self.stride, self.padding, self.dilation, self.groups, self.padding_mode, self.transposed
         opening = (text_of(self.opening),) if self.opening else ()
         operands = [*self.opening_operands, *self.operands[: end.operands]]
@@ -86,7 +86,7 @@ class Chain:
 
 
 def chain_of(node: Node) -> Chain | None:
-    """The chain behind a convolution; None where the node is none, or one that convgen's operators do not have."""
+    """The chain after a convolution; None if the node is not one, or one that convgen's operators do not have."""
     if not is_call(node, A.convolution.default):
         return None
     x, w, bias, stride, padding, dilation, transposed, further, groups = node.args

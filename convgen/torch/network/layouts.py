@@ -138,7 +138,7 @@ def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any], constant: C
 
 
 def settle(graph: Any, node: Node, before: Any) -> None:
-    """Renews the values behind a node that took the place of one of the value `before`: results of aten's 3-D
+    """Renews the values after a node that took the place of one of the value `before`: results of aten's 3-D
     convolutions do not always have channels last, as ours do."""
     if same_strides(value_of(node), before):
         return

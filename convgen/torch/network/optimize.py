@@ -340,7 +340,7 @@ class _Part(Optimized):
 
     @property
     def _itself(self) -> Callable[..., Any]:
-        """Without the module's hooks, which whoever calls it in the module's place has called."""
+        """The function without the module's hooks, which its caller has already called."""
         function: Callable[..., Any] = self._model.forward
         return function
 

@@ -1,4 +1,4 @@
-"""Interpolation moved behind convolutions of one tap, which then take the pixels that there are:
+"""Interpolation moved after convolutions of one tap, which then take the pixels that there are:
 
     conv(up(x))               =  up(conv(x))
     conv(cat([a, up(x)], 1))  =  conv(a) + up(conv(x))         each with its channels of the filters
@@ -65,7 +65,7 @@ Part = tuple[Node, Resampled | None]
 
 
 def move_interpolation(graph: Any, constants: Collection[Node]) -> int:
-    """Moves interpolation behind convolutions of constant filters, if at most half is then left to write; returns the
+    """Moves interpolation after convolutions of constant filters, if at most half is then left to write; returns the
     number of images."""
     count = 0
     for node in list(graph.nodes):

@@ -1,4 +1,4 @@
-"""Views of what convolutions make, moved behind the functions that follow, so that these can be fused:
+"""Views of what convolutions make, moved past the functions that follow, so that these can be fused:
 
     relu(permute(y))  =  permute(relu(y))       of linear layers that were made convolutions
     relu(squeeze(y))  =  squeeze(relu(y))       of an image that is no batch, or of an axis that is used up

@@ -65,7 +65,7 @@ class Timer:
         self, arguments: tuple[Any, ...], left: int | None, source: Tensor | None = None, opens: bool = False,
         gated: bool = False,
     ) -> float:  # fmt: skip
-        """convgen's kernel for arguments of convgen::fused_conv (fake tensors), and an elementwise pass behind it that
+        """convgen's kernel for arguments of convgen::fused_conv (fake tensors), and an elementwise pass after it that
         reads `left` tensors as large as the result; None: there is none.  Before, aten upsamples `source` to the input,
         or makes the input by a pass over another (`opens`).  `gated`: behind it, one half of the result times the
         other."""

@@ -1,4 +1,4 @@
-"""Nearest upsampling folded into the convolution behind it, which becomes a transposed one.
+"""Nearest upsampling folded into the convolution after it, which becomes a transposed one.
 
     y[p] = sum over r of w[r] x[(p + r - low) // f]    =    sum over j of v[p - f j + R - 1 - low] x[j]
 

@@ -18,7 +18,7 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class View:
-    """Of the tensor at an index of what is given: its extents and strides, and how many elements further it begins."""
+    """A view of the argument at an index: its extents and strides, and its offset in elements."""
 
     index: int
     size: tuple[int, ...]
