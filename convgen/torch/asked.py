@@ -11,7 +11,7 @@ import torch
 
 from convgen.functional.arrays import strides_in
 from convgen.functional.layouts import Given, result_order
-from convgen.functional.pointwise import SUMS, operands_of, read_by_norm, steps_of
+from convgen.functional.pointwise import SUMS, operands_of, steps_of
 from convgen.functional.recipe import Recipe, broadcast, input_gradient, weight_gradient
 from convgen.ir.problem import Op
 from convgen.torch import aten
@@ -181,9 +181,6 @@ class Gradient(NamedTuple):
 
 #: Of a convolution that is alone.
 Bare = Forward | Gradient
-#: What two of Inductor's passes, the one that makes sums and the one behind it, take to compute an activation's
-#: gradient, beyond what they read: in tensors that could be read in that time (H200: 2.6 to 3.2 of 51 to 154 MB).
-COMPUTED = {"silu_backward_of_norm": 2.6}
 
 
 class Summed(NamedTuple):
@@ -253,16 +250,6 @@ class Summed(NamedTuple):
         if isinstance(bare, Forward):
             return torch.ops.convgen.conv(*bare.reads, None, *bare.geometry)
         return bare.empty()
-
-    @property
-    def spared(self) -> float:
-        """Tensors as large as the result that need not be read because the kernel makes the sums: the pass that would
-        make them reads the result, and with it each operand of that size; a later pass reads the epilogue's result, and
-        not its operands, except for the tensor that BatchNorm read.  Plus what these passes need not compute."""
-        steps, large = steps_of(self.epilogue), [o.numel() == self.result.numel() for o in self.operands]
-        read = large[: operands_of(steps)]
-        again = any(is_large and i != read_by_norm(steps) for i, is_large in enumerate(read))
-        return 1 + sum(large) + again + sum(COMPUTED.get(step.kind, 0.0) for step in steps)
 
 
 class WithBias(NamedTuple):

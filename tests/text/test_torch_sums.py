@@ -12,11 +12,11 @@ from torch._functorch.aot_autograd import make_boxed_func  # noqa: E402
 
 import convgen.torch as ct  # noqa: E402
 from convgen.torch import ops  # noqa: E402
-from convgen.torch.asked import COMPUTED, Forward, Summed  # noqa: E402
+from convgen.torch.asked import Forward, Summed  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
 from convgen.torch.network import prepare, training  # noqa: E402
 from convgen.torch.network.report import Row  # noqa: E402
-from convgen.torch.network.timing import Timer  # noqa: E402
+from convgen.torch.network.timing import COMPUTED, Timer  # noqa: E402
 from convgen.torch.network.trace import is_call  # noqa: E402
 
 torch.set_num_threads(1)
