@@ -264,8 +264,9 @@ class Layout(Depthwise[Config]):
 
     @cached_property
     def vector_operands(self) -> list[Tensor]:
-        """Those of which a thread loads a vector for each pixel."""
-        alike = (t for t in self.read.operands if t.dims[-1:] == self.read.y.dims[-1:] and t.dims != ("k",))
+        """Those as large as the result, of which a thread loads a vector for each pixel."""
+        y = self.read.y
+        alike = (t for t in self.read.operands if t.dims[-1:] == y.dims[-1:] and t.size == y.size)
         return [t for t in alike if t.element.bytes * self.config.vector >= WORD]
 
     @cached_property

@@ -129,7 +129,7 @@ class Result:
 
     `channels` are loads, too: of operands that have a value for each channel alone, by name.  A thread that keeps its
     channels loads them once, and adds sums up: `body` adds to `total_<name>[e]`.  `further` stores further results.
-    `raws` come before `loads`, which decode them, or are made long before.
+    `raws`, of operands as large as the result, come before `loads`, which decode them, or are made long before.
     """
 
     c_type: str  # of v
@@ -206,7 +206,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
             pointer = f"operand_{t.name} + {bracket(at.first(t))}"
             if along.role == "channels" and is_of_channels(problem, t):
                 channels.append((t.name, tuple(load_run(t.dtype, name, pointer, run))))
-            elif found := raw_run(t.dtype, name, pointer, run):
+            elif t.size == problem.result.size and (found := raw_run(t.dtype, name, pointer, run)):
                 raws += found
                 loads += decode_run(t.dtype, name, [raw.name for raw in found], run, "f32")
             else:
