@@ -8,7 +8,7 @@ from convgen.kernels.depthwise_stream.layout import PRODUCER, UNIT, WORD, Layout
 from convgen.kernels.depthwise_stream.maths import MATHS
 from convgen.kernels.parts.channel_vectors import inputs
 from convgen.kernels.parts.depthwise import vector_obstacles, whole_runs
-from convgen.kernels.parts.hopper import MAX_BOX, launch_registers
+from convgen.kernels.parts.hopper import MAX_BOX
 from convgen.kernels.parts.limits import MAX_REGISTERS, MAX_THREADS
 
 MOST_STAGES = 64
@@ -62,11 +62,3 @@ def illegal(layout: Layout) -> list[Obstacle]:
     if layout.shared_bytes > target.shared_bytes_per_block:
         no(f"rows and filters take {layout.shared_bytes} bytes of shared memory", "fewer stages", "stages")
     return found
-
-
-def fits_registers(layout: Layout, blocks: int, may_spill: bool = False) -> bool:
-    """Whether threads have the registers that they need with so many blocks per multiprocessor; `may_spill` ignores
-    those for operands, some of which are then loaded late."""
-    threads = layout.consumer_threads + PRODUCER
-    needed = layout.registers + (0 if may_spill else layout.operand_registers + layout.early_registers)
-    return threads <= MAX_THREADS and needed <= launch_registers(layout.target, threads, blocks)

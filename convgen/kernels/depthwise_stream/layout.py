@@ -13,7 +13,7 @@ from convgen.kernels.depthwise_stream.config import Config
 from convgen.kernels.parts.channel_vectors import inputs
 from convgen.kernels.parts.depthwise import Depthwise
 from convgen.kernels.parts.hopper import launch_registers
-from convgen.kernels.parts.limits import WARP
+from convgen.kernels.parts.limits import MAX_THREADS, WARP
 from convgen.kernels.parts.output import channel_operands
 from convgen.kernels.parts.persistent import workers
 
@@ -272,9 +272,14 @@ class Layout(Depthwise[Config]):
     @cached_property
     def early(self) -> bool:
         """Whether that is loaded so early: threads have the registers for it."""
-        needed = self.registers + self.operand_registers + self.early_registers
+        return self.early_registers > 0 and self.fits_registers(self.config.blocks)
+
+    def fits_registers(self, blocks: int, may_spill: bool = False) -> bool:
+        """Whether threads have the registers that they need with so many blocks per multiprocessor; `may_spill` ignores
+        those for operands, some of which are then loaded late."""
         threads = self.consumer_threads + PRODUCER
-        return self.early_registers > 0 and needed <= launch_registers(self.target, threads, self.config.blocks)
+        needed = self.registers + (0 if may_spill else self.operand_registers + self.early_registers)
+        return threads <= MAX_THREADS and needed <= launch_registers(self.target, threads, blocks)
 
     @property
     def partial_bytes(self) -> dict[str, int]:

@@ -10,7 +10,7 @@ from functools import partial
 from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.kernels.config import Options, considered
 from convgen.kernels.depthwise_stream.config import Config
-from convgen.kernels.depthwise_stream.constraints import MOST_STAGES, fits_registers, malformed
+from convgen.kernels.depthwise_stream.constraints import MOST_STAGES, malformed
 from convgen.kernels.depthwise_stream.layout import UNIT, Layout
 from convgen.kernels.depthwise_stream.maths import MATHS, layout_of
 from convgen.kernels.parts.assignment import assignment
@@ -40,7 +40,7 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
             continue
         numbers = considered(fixed, "blocks", MATHS[part.config.math].BLOCKS)
         for layout, blocks in itertools.product(_threads(part.knowing(*OF_PARTS), fixed), numbers):
-            if named or fits_registers(layout, blocks):
+            if named or layout.fits_registers(blocks):
                 room = True
                 yield _settled(layout, blocks, fixed)
             else:
@@ -91,7 +91,7 @@ def _least(tight: list[tuple[Layout, int]], fixed: Options) -> Iterator[Layout]:
     least, blocks = min(tight, key=lambda pair: (pair[0].registers, pair[1]))
     if "threads" not in fixed:
         least = layout_of(least.problem, least.target, least.config.but(threads=FEW_THREADS))
-    if fits_registers(least, blocks, may_spill=True) or least.registers > MAX_REGISTERS:
+    if least.fits_registers(blocks, may_spill=True) or least.registers > MAX_REGISTERS:
         yield _settled(least, blocks, fixed)
 
 

@@ -21,7 +21,7 @@ from convgen.torch.network.prepare import Prepared, kind, make_room, without_dat
 from convgen.torch.network.report import WRITES, Report, limit_of_tracers, told, warn
 from convgen.torch.network.sizes import AnySizes, Kinds, numbers_of
 from convgen.torch.network.trace import tracing
-from convgen.torch.network.training import compile_training
+from convgen.torch.network.training import compile_training, is_of_compiled_autograd
 from convgen.torch.network.training_sizes import TrainingOfAnySizes
 from convgen.torch.network.untaken import hinting
 from convgen.torch.network.views import View, joined, views_of
@@ -63,7 +63,7 @@ def compile_graph(
         return hinting(TrainingOfAnySizes(graph_module, example_inputs, chosen, _tell))
     if records:
         return hinting(compile_training(graph_module, example_inputs, chosen, _tell))
-    if any(isinstance(given, list) for given in example_inputs):  # a backward pass of torch's compiled autograd
+    if is_of_compiled_autograd(example_inputs):
         return compile_training(graph_module, example_inputs, chosen, _tell)
     if _holds_weights(graph_module):
         return _by_inductor(graph_module, example_inputs, chosen)

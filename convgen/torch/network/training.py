@@ -58,7 +58,7 @@ def compile_training(
 ) -> Callable[..., Any]:
     """A graph of Dynamo's as a callable whose results have gradients; or that of a backward pass, whose inputs compiled
     autograd gives in a list.  `tell` hears the report of each pass."""
-    in_list = any(isinstance(given, list) for given in inputs)
+    in_list = is_of_compiled_autograd(inputs)
     if _is_on_gpu(inputs):
         graph_module = with_channels_last(graph_module, inputs) or graph_module
 
@@ -100,6 +100,11 @@ def compile_training(
             config_patches=keyed({**OF_TRAINING, **options.config}),
             decompositions=with_gradients_kept(select_decomp_table()),
         )
+
+
+def is_of_compiled_autograd(inputs: Sequence[Any]) -> bool:
+    """Whether a graph is a backward pass of torch's compiled autograd, which gives tensors in a list."""
+    return any(isinstance(given, list) for given in inputs)
 
 
 def _is_on_gpu(inputs: Sequence[Any]) -> bool:
