@@ -23,6 +23,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from convgen.runtime.artifacts import schema_digest
 from convgen.torch.network.lowerings import lower_copies
+from convgen.torch.network.reductions import in_loops
 from convgen.torch.network.sites import write_sites
 
 _log = logging.getLogger("convgen.torch")
@@ -74,7 +75,7 @@ def compiled_combined(graph_module: Any, inputs: Sequence[Any], **facts: Any) ->
     from torch._inductor import compile_fx as fx
 
     again = copy.deepcopy(graph_module) if getattr(inductor_config, COMBINED) else None
-    with brief():
+    with brief(), in_loops():
         try:
             return fx.compile_fx_inner(graph_module, inputs, **facts)
         except Exception as error:

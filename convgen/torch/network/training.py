@@ -34,11 +34,13 @@ from convgen.torch.asked import (
     order_of,
 )
 from convgen.torch.choices import Choices
+from convgen.torch.network.gated_sums import sum_before_gates
 from convgen.torch.network.inductor import OF_TRAINING, compiled_combined, keyed
 from convgen.torch.network.layouts import FORMATS, same_strides
 from convgen.torch.network.options import Options
 from convgen.torch.network.pool_gradients import with_gradients_kept, write_by_phases
 from convgen.torch.network.report import Report, Row
+from convgen.torch.network.sigmoids import write_sigmoids
 from convgen.torch.network.sizes import has_symbols
 from convgen.torch.network.sums import Ending, ending_of
 from convgen.torch.network.trace import call, is_call, value_of
@@ -88,8 +90,9 @@ def compile_training(
 
     def by_inductor(graph_module: Any, inputs: Sequence[Any], **facts: Any) -> Any:
         graph_module = rewritten(graph_module, bool(facts.get("is_backward")))
-        if write_by_phases(graph_module.graph):
-            graph_module.recompile()
+        for rewrite in (write_by_phases, sum_before_gates, write_sigmoids):
+            if rewrite(graph_module.graph):
+                graph_module.recompile()
         return compiled_combined(graph_module, inputs, **facts)
 
     with functorch.patch(enable_autograd_cache=False):  # its key is the graph before this
