@@ -68,20 +68,31 @@ def test_a_seed_replays():
             assert failure(seed) == findings
 
 
+IDLE = "nothing is stored, copied or multiplied"
+REPEATS = "writes to global memory only what has been written before"
+#: Loops that do not end, and what is said of them.
 ENDLESS = {
-    "waits for a flag": "while (*(volatile u32*)out == 0) {}",
-    "computes": "for (u32 i = threadIdx.x; i != 7; i = 2 * i + 2) {}",
-    "meets": "for (;;) __syncthreads();",
+    "waits for a flag": ("while (*(volatile u32*)out == 0) {}", IDLE),
+    "computes": ("for (u32 i = threadIdx.x; i != 7; i = 2 * i + 2) {}", IDLE),
+    "meets": ("for (;;) __syncthreads();", IDLE),
+    "stores": ("for (u32 i = 0;; ++i) ((volatile u32*)out)[threadIdx.x] = i;", REPEATS),
+    "stores to shared memory": ("for (u32 i = 0;; ++i) st_shared_v4_u32(at, Vec4{i, i, i, i});", REPEATS),
+    "copies": ("for (;;) { cp_async_16(at, out, 16); cp_async_commit_group(); cp_async_wait_group<0>(); }", REPEATS),
+    "multiplies": ("for (float d[4] = {};;) mma_m16n8k16_f32_f16_f16(d, {at, at, at, at}, {at, at});", REPEATS),
+    "adds": ("for (;;) red_global_add_v4_f32(reinterpret_cast<float*>(out), 1, 1, 1, 1);", REPEATS),
 }
 
 
-@pytest.mark.parametrize("loop", ENDLESS.values(), ids=ENDLESS)
-def test_a_loop_that_does_not_end_is_a_finding(loop: str):
-    source = whole_source(f'extern "C" __global__ void endless(u32* out) {{\n  {loop}\n}}\n')
+@pytest.mark.parametrize(("loop", "said"), ENDLESS.values(), ids=ENDLESS)
+def test_a_loop_that_does_not_end_is_a_finding(loop: str, said: str):
+    memory = (
+        "  extern __shared__ u8 shared_memory[];\n  const u32 at = shared_address(shared_memory) + 16 * threadIdx.x;\n"
+    )
+    source = whole_source(f'extern "C" __global__ void endless(u32* out) {{\n{memory}  {loop}\n}}\n')
     with pytest.raises(EmulationError) as error:
-        run(source, "endless", ("out",), {"out": np.zeros(1, np.uint32)}, block=64)
+        run(source, "endless", ("out",), {"out": np.zeros(64, np.uint32)}, block=64, shared_bytes=1024)
     finding = error.value.findings[0]
-    assert finding.kind == "endless loop" and finding.source_line == loop
+    assert finding.kind == "endless loop" and finding.source_line == loop and said in finding.message
 
 
 ORDER = """

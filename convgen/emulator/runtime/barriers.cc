@@ -299,7 +299,7 @@ static void wait_cluster(Rendezvous&) {}
 static void check_waited(Thread* t);  // copies.cc
 
 static void thread_exits(Thread* t) {
-  has_effect();
+  has_progressed();
   check_waited(t);
   note(Did::exit, t, 0);
   Block* block = t->block;

@@ -110,6 +110,7 @@ void cp_async(u32 destination, const void* source, u32 bytes, u32 source_bytes, 
     start(std::move(operation));
   }
   note(Did::copy, t, line, group, bytes);
+  has_effect(words(bytes), line);
   t->copying.back()->copies.push_back({line, offset, bytes, source_bytes, source});
 }
 
@@ -321,6 +322,7 @@ static void load_into(Block* block, const Map& m, const Coords& coords, u32 dest
   load->barrier = &b;
   load->number = ++machine->loads;
   note(Did::load, t, line, b, load->number, box.bytes());
+  has_effect(words(box.bytes()), line);
   const Access access{{b.agent, b.phase + 1}, line};
   each_stretch(block, destination, box, m.swizzle, [&](u32 offset, u32 bytes) {
     check_write(block, offset, bytes, OneThread{t}, Proxy::asynchronous, access, Content::in_flight, "loads to");
@@ -557,6 +559,7 @@ void st_async_v4_f32(u32 remote, u32 remote_barrier, float x, float y, float z, 
     b.coming = operation.get();
     start(std::move(operation));
   }
+  has_effect(words(bytes), line);
   b.coming->stores.push_back({line, offset, {x, y, z, w}});
 }
 

@@ -181,6 +181,7 @@ static void check_order(u32 region, u64 offset, u64 bytes, bool write, const Epo
     const bool same = packed && last.cluster == cluster && last.epoch.agent == epoch.agent;
     if (same || together) mine.bytes |= last.bytes;
     if (Reductions::are(epoch)) mine.epoch = reduction(together ? &last : nullptr, cluster);
+    if (!packed && mine.packed()) has_progressed();
     written.put(region, word, mine);
   }
 }
@@ -262,6 +263,7 @@ static void check_global_aligned(u64 address, u64 bytes, int line) {
 }
 
 static void check_global(const void* address, u64 bytes, bool write, const Epoch* epoch, int line) {
+  if (write) has_effect(words(bytes), line);
   if (!allowed(u64(address), bytes, write, epoch, line, nullptr)) refuse(u64(address), bytes, write, line);
 }
 
@@ -276,7 +278,7 @@ constexpr u32 often = 1 << 20;
 [[gnu::noinline]] static void global_access(u64 address, u64 bytes, u64 alignment, bool write,
                                             const void* return_address) {
   if (++machine->accesses % often == 0) pause(return_address);
-  if (write) has_effect();
+  if (write && has_effect(words(bytes))) does_not_end(0, image_offset(return_address));
   const Epoch epoch = now(current);
   if (allowed(address, bytes, write, &epoch, 0, return_address)) {
     if (address % alignment == 0) return;
@@ -354,7 +356,7 @@ static void on_tick(int, siginfo_t*, void* context) {
   if (!m || !current) return;
   timespec used;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-  if (m->idle != m->tick.idle || m->effects != m->tick.effects) m->tick = {m->idle, m->effects, used.tv_sec};
+  if (m->work_done != m->tick.work_done) m->tick = {m->work_done, used.tv_sec};
   constexpr long most = 10;  // seconds
   if (used.tv_sec - m->tick.second < most) return;
   sigset_t blocked;

@@ -95,6 +95,7 @@ static void work_on(Work& work) {
   m.request = work.request;
   m.work = &work;
   m.written = &work.written;
+  m.most_repeated = most_repeated(*work.request);
   machine = &m;
   for (;;) {
     const u32 i = work.next++;

@@ -236,7 +236,7 @@ static void load(u32 address, void* to, u32 bytes, int line) {
 
 static void store(Block* block, u32 address, const void* from, u32 bytes, int line) {
   Thread* t = current;
-  has_effect();
+  has_effect(words(bytes), line);
   check_aligned(address, bytes, "a store", line);
   const u32 offset = shared_offset(block, address, bytes, "a store", line);
   check_write(block, offset, bytes, OneThread{t}, Proxy::ordinary, {now(t), line}, Content::ordinary, "writes");

@@ -130,13 +130,14 @@ struct Groups {
   // of each group, the last one open: operations that still read and still write, the line of one
   std::vector<u32> reading{0}, writing{0};
   std::vector<int> lines{0};
+  u32 over_reading = 0, over_writing = 0;  // groups before these have neither
   u32 waited = 0;  // groups whose reads the thread has waited for
   u32 committed() const { return u32(reading.size()) - 1; }
-  bool done(const std::vector<u32>& counts, u32 groups) const {
-    for (u32 g = 0; g < groups; ++g) {
-      if (counts[g]) return false;
-    }
-    return true;
+  // A group that is committed takes no more: what is over stays over.
+  bool done(const std::vector<u32>& counts, u32 groups) {
+    u32& over = &counts == &reading ? over_reading : over_writing;
+    while (over < groups && !counts[over]) ++over;
+    return over >= groups;
   }
 };
 
@@ -296,11 +297,14 @@ struct Machine {
   volatile bool stop = false;
   Work* work;
   Written* written;
-  u64 idle, effects = 0;  // reads and switches since something was stored or copied, or a thread has ended; how often it was
+  // What threads have done so far: a read, a word that is stored or copied, 64 products, a switch to another thread are 1.
+  // It was `effect` when something was last stored, copied or multiplied, and `progress` when an element of global memory
+  // was last written that nothing in the launch had written, or a thread ended.
+  u64 work_done = 0, effect, progress, most_repeated;
   struct {
-    u64 idle, effects;
+    u64 work_done;
     long second;  // of the thread of the host's own time
-  } tick = {~0ull, 0, 0};  // since which these have been as they are
+  } tick = {~0ull, 0};  // since which that has been as it is
 };
 
 extern thread_local Machine* machine;

@@ -131,6 +131,7 @@ static void stmatrix_lanes(Rendezvous& r) {
   Block* block = r.warp->block;
   u32 offsets[32];
   matrix_rows(r, access, offsets);
+  has_effect(words(8 * u32(access.count) * row_bytes), r.line);
   for (int i = 0; i < 8 * access.count; ++i) {
     const Thread* t = r.warp->threads[i];
     check_write(block, offsets[i], row_bytes, OneThread{t}, Proxy::ordinary, {now(t), r.line}, Content::ordinary,
@@ -175,6 +176,7 @@ static void mma_lanes(Rendezvous& r) {
   const int per = 4 / element_bytes(shape.a_type), k = shape.k;
   const int a_registers = k / per / 2, b_registers = a_registers / 2;
   note(Did::mma, r.warp->threads[0], r.line);
+  has_effect(u64(16 * 8 * k) / products_of_a_word, r.line);
   float a[16][32], b[8][32];
   for (int lane = 0; lane < 32; ++lane) {
     const auto& mine = *static_cast<WarpMma*>(r.arguments[lane]);

@@ -346,6 +346,7 @@ static void issue(Rendezvous& r) {
   check_operand(op, warp, op->b, 0, u32(op->shape.n), op->shape.b_type, op->shape.b_major, "b is read from");
   if (++op->arrived == 4) {
     note(Did::multiply, warp->group->warps[0]->threads[0], r.line, op->group, u32(op->shape.n));
+    has_effect(u64(rows_of_group) * u64(op->shape.n * op->shape.k) / products_of_a_word, r.line);
     group->issued.pop_front();
     ++group->first_issued;
   }

@@ -55,6 +55,7 @@ class Reductions {
   bool full(Epoch set) const { return sets_[set.count].size() >= 32; }
   // The set with one more, of a thread that has `seen` that, and without those that come before it.
   Epoch joined(const Epoch* set, Epoch one, const Counts& seen) {
+    if (set && sets_[set->count][0].agent == one.agent && sets_[set->count][0].count == one.count) return *set;
     const Key key{set ? set->count + 1 : 0, one.agent, one.count};
     const auto [known, fresh] = numbers_.try_emplace(key, u32(sets_.size()));
     if (fresh) {
