@@ -410,7 +410,7 @@ HARMLESS = (
     Excuse(
         "moved: fence_proxy_async_shared moved before if",
         "a proxy fence counts anywhere on the path from the write to the asynchronous read",
-        above="the band before has left shared memory",
+        above="the previous band has been read from shared memory",
     ),
     Excuse("moved: sync_consumer moved behind for", "the loop computes in registers", above=r"bulk_wait_group_read<1>"),
     Excuse(
@@ -434,6 +434,18 @@ HARMLESS = (
         source=r"cp_async_wait_group<slots - 1>\(\);\n *sync_consumer",
     ),
     Excuse("guard: <= for <", "an operand is loaded that nobody uses", now=r"kept = line % width <= strip"),
+    Excuse(
+        "guard: (<= for <|> for >=)",
+        "an operand is loaded that nobody uses",
+        source=r"(from_strip <=|at_q \+ b >) strip_columns[^\n]*\n( *if \(q >= Q\) break;\n)? *early_raw",
+    ),
+    Excuse(
+        "guard: <= for <",
+        "an operand that is not loaded early is zero, and relu's gradient, too",
+        now="(p <= P|q <= Q)",
+        above=r"const int pixel = ",
+        source="early_raw_saved",
+    ),
     Excuse(
         "stage: not carried on",
         "a reader that is made of its phase has zeros else",

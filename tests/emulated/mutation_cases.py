@@ -42,6 +42,36 @@ conv stream_k {
   target sm_90a
 }
 """
+#: What an epilogue reads is loaded before the taps are added up; a block has two or three bands, one after another.
+_SILU_GRADIENT = """
+conv a {
+  input  x: bf16[n=2, h=9, w=15, c=704]
+  filter w: bf16[k=704, r=3, s=3]
+  output y: bf16[n, p, q, k]
+  op dgrad
+  groups 704
+  pad 1
+  epilogue {
+    operand read: bf16[n, h, w, c]
+    operand scale: f32[c]
+    operand shift: f32[c]
+    operand mean: f32[c]
+    result s: f32[c]
+    result products: f32[c]
+    normed = read * scale + shift
+    gate = sigmoid(normed)
+    g = acc * gate * (1 + normed * (1 - gate))
+    s = g
+    products = g * (read - mean)
+    x = g
+  }
+  strategy depthwise {
+    kernel depthwise_stream  math fma  tile p=2 q=4  vector 2  slice 16  strip 14  band 8
+    stages 2  threads 64  blocks 1
+  }
+  target sm_90a
+}
+"""
 #: Kernels that no golden has: sums of channels, and a bias's gradient, with work for pipelines that come round; tiles
 #: of which each has several blocks.
 MODES: Mapping[str, str] = {
@@ -66,6 +96,7 @@ MODES: Mapping[str, str] = {
           target sm_90a }}"""  # 44 slices of the channels: three blocks of each
         for kernel, m, warps in (("stem_mma", 32, 2), ("stem_wgmma", 128, 8))  # three tiles a block: buffers come round
     },
+    "depthwise_stream, SiLU's gradient": _SILU_GRADIENT,
     "mma_wgrad, slices": READ_SUMS["mma_wgrad, slices"].replace("n=2, h=6, w=5", "n=23, h=6, w=6"),
     **{
         name: READ_SUMS[name].replace("n=2, h=6, w=5", "n=5, h=13, w=11")
@@ -112,6 +143,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "depthwise_stream, FMA": ("depthwise_stream", "depthwise_dgrad", "depthwise_strided_dgrad"),
     "depthwise_stream, MMA": ("depthwise_mma", "depthwise_bands"),
     "depthwise_stream, sums": ("depthwise_statistics", "depthwise_gradient_sums"),
+    "depthwise_stream, SiLU's gradient": ("depthwise_stream, SiLU's gradient",),
     "depthwise_wgrad": ("depthwise_wgrad", "depthwise_wgrad, cluster", "depthwise_wgrad, slices"),
     "depthwise_wgrad, shared rows": ("depthwise_wgrad_shared", "depthwise_wgrad, shared rows"),
     "mma_gemm": (
@@ -237,6 +269,8 @@ def case(name: str) -> Case:
             rest.append(_special(problem, read, 8))  # y's elements tell of what the sums, all special, do not
         if plan.strategy == "depthwise":
             main = _corners(problem, read, main)
+    if plan.strategy == "depthwise" and problem.op is not Op.WGRAD and _floats(problem):
+        rest.append(_lone(problem, read))
         if "float filter_sum(" in source:
             rest += [_edges(problem, read), _ends(problem, filters[0])]
     others = [Case(name, sms, plan, source, *_data(plan, arrays)) for arrays in rest]
@@ -299,6 +333,21 @@ def _edges(problem: ConvProblem, role: str) -> dict[str, np.ndarray]:
         at = {d: channel % tensor.extent(d) for d in tensor.dims}
         at |= {"c": channel, problem.spatial.input[-1]: -(channel % 2)}
         arrays[role][tuple(at[d] for d in tensor.dims)] = np.inf if channel else np.nan
+    return arrays
+
+
+def _lone(problem: ConvProblem, role: str) -> dict[str, np.ndarray]:
+    """Inputs of which eight channels have one infinity: in another channel of the next eight, at another pixel of the
+    next sixty-four.  Where threads or MMAs have eight channels, only some of their sums tell that one is to be computed
+    again."""
+    arrays = verify.random_inputs(problem, seed=0)
+    tensor = problem.tensor(role)
+    pixels = {d: tensor.extent(d) for d in tensor.dims if d not in "ck"}
+    (channels,) = (d for d in tensor.dims if d in "ck")
+    for first in range(0, tensor.extent(channels) - 7, 8):
+        eighth = first // 8
+        at = {d: eighth // 8 % extent for d, extent in pixels.items()} | {channels: first + eighth % 8}
+        arrays[role][tuple(at[d] for d in tensor.dims)] = np.inf
     return arrays
 
 

@@ -28,7 +28,7 @@ GEOMETRIES = {
     "col2im_gather": Small({"n": 2, "h": 7, "w": 9, "c": 3, "k": 4}),
     "depthwise_bands": Small({"n": 3, "h": 11, "w": 59, "c": 96, "k": 96}, groups=96),
     "depthwise_dgrad": Small({"n": 3, "h": 9, "w": 31, "c": 144, "k": 144}, groups=144),
-    "depthwise_gradient_sums": Small({"n": 5, "h": 5, "w": 9, "c": 1152, "k": 1152}, groups=1152),
+    "depthwise_gradient_sums": Small({"n": 5, "h": 7, "w": 9, "c": 1152, "k": 1152}, groups=1152),
     "depthwise_mma": Small({"n": 3, "h": 27, "w": 29, "c": 128, "k": 128}, groups=128),
     "depthwise_nhwc": Small({"n": 12, "h": 25, "w": 21, "c": 10, "k": 10}, groups=10),
     "depthwise_statistics": Small({"n": 4, "h": 9, "w": 15, "c": 576, "k": 576}, groups=576),

@@ -79,6 +79,12 @@ def test_mutants_are_noticed(name: str):
         ("tma_im2col_prologue", "max_nan_f32(given * value_scale + value_shift, 0.0f)", "given", WRONG_RESULT),
         ("tma_im2col_nchw", "int previous = -1;", "int previous;", "overwritten while read"),
         ("tma_halo_dgrad", "int use = 0;", "int use;", "uninitialized"),
+        (
+            "depthwise_gradient_sums",
+            "total[i % 4] += acc[i / 16][i / 4 %",
+            "total[i % 4] += acc[i / 16][i / 5 %",
+            WRONG_RESULT,
+        ),
         ("sums, split_k", "if (sharer == 0) sums[0] = sum;", "if (sharer == 0) sums[0] = 2 * sum;", WRONG_RESULT),
     ],
 )
