@@ -278,7 +278,10 @@ constexpr u32 often = 1 << 20;
 [[gnu::noinline]] static void global_access(u64 address, u64 bytes, u64 alignment, bool write,
                                             const void* return_address) {
   if (++machine->accesses % often == 0) pause(return_address);
-  if (write && has_effect(words(bytes))) does_not_end(0, image_offset(return_address));
+  if (write) {
+    has_effect();
+    if (repeats(words(bytes))) does_not_end(0, image_offset(return_address));
+  }
   const Epoch epoch = now(current);
   if (allowed(address, bytes, write, &epoch, 0, return_address)) {
     if (address % alignment == 0) return;
@@ -356,7 +359,7 @@ static void on_tick(int, siginfo_t*, void* context) {
   if (!m || !current) return;
   timespec used;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-  if (m->work_done != m->tick.work_done) m->tick = {m->work_done, used.tv_sec};
+  if (m->idle != m->tick.idle || m->effects != m->tick.effects) m->tick = {m->idle, m->effects, used.tv_sec};
   constexpr long most = 10;  // seconds
   if (used.tv_sec - m->tick.second < most) return;
   sigset_t blocked;

@@ -226,7 +226,7 @@ static Block* peer(u32 rank, const char* what, int line) {
 
 static void load(u32 address, void* to, u32 bytes, int line) {
   Thread* t = current;
-  if (idles(1)) does_not_end(line);
+  if (idles(1) || repeats(1)) does_not_end(line);
   Block* block = t->block;
   check_aligned(address, bytes, "a load", line);
   const u32 offset = shared_offset(block, address, bytes, "a load", line);

@@ -92,47 +92,51 @@ constexpr u32 steps_unwatched = 256;  // after which the scheduler looks whether
 constexpr u64 products_of_a_word = 64;  // take as long as to store it
 static u64 words(u64 bytes) { return (bytes + 3) / 4; }
 
-// More than any kernel does between two effects, and, if its arrays are small, before it writes another element: seconds.
-constexpr u64 most_idle = 1 << 27;
-
-// How much a cluster may do before it writes another element, or a thread of it ends.  A sum over all pixels may be its
-// only result: for each element of all arrays, a thousand are far from what any kernel needs.
+// How much a cluster may do before it writes another element: a kernel may add up all that it reads, but needs far less
+// than this for each element of its arrays.
 static u64 most_repeated(const Request& request) {
-  constexpr u64 of_an_element = 1024;
+  constexpr u64 of_an_element = 128, least = 1 << 24;
   u64 elements = 0;
   for (u32 i = 0; i < request.region_count; ++i) {
     const Region& r = request.regions[i];
     elements += r.bytes / (r.element_bytes ? r.element_bytes : 1);
   }
-  return elements * of_an_element > most_idle ? elements * of_an_element : most_idle;
+  return elements * of_an_element > least ? elements * of_an_element : least;
 }
 
-static bool repeats() { return machine->work_done - machine->progress > machine->most_repeated; }
-
 [[noreturn]] static void does_not_end(int line, u64 address = 0) {
-  const bool idle = machine->work_done - machine->effect > most_idle || !repeats();
+  const bool repeats = machine->repeated > machine->most_repeated && machine->idle < machine->repeated;
   fatal("endless loop", line,
-        idle ? "this loop goes on and on, and nothing is stored, copied or multiplied"
-             : "this loop goes on and on, and writes to global memory only what has been written before",
+        repeats ? "this loop goes on and on, and writes to global memory only what has been written before"
+                : "this loop goes on and on, and nothing is stored, copied or multiplied",
         address);
 }
 
-// Counts what others may notice: words that are stored or copied, or as much work.  Whether the loop does not end.
-static bool has_effect(u64 words) {
-  machine->effect = machine->work_done += words;
-  return repeats();
+// Counts words that are stored, copied or loaded from shared memory.  Whether there have been more than any kernel needs.
+static bool repeats(u64 words) { return (machine->repeated += words) > machine->most_repeated; }
+
+// Something that others may notice.
+static void has_effect() {
+  machine->idle = 0;
+  ++machine->effects;
 }
 
 static void has_effect(u64 words, int line) {
-  if (has_effect(words)) does_not_end(line);
+  has_effect();
+  if (repeats(words)) does_not_end(line);
 }
 
 // A thread has ended, or has written what nothing had.
-static void has_progressed() { machine->progress = machine->effect = machine->work_done; }
+static void has_progressed() {
+  has_effect();
+  machine->repeated = 0;
+}
 
-// Counts reads, or switches to another thread.  Whether the loop does not end.
+// Counts reads, or switches to another thread.  Whether there have been more of them than any kernel needs between two
+// effects: seconds of nothing else.
 static bool idles(u32 times) {
-  return (machine->work_done += times) - machine->effect > most_idle || repeats();
+  constexpr u64 most = 1 << 27;
+  return (machine->idle += times) > most;
 }
 
 // Lets another thread run.  The next one continues right from here where the scheduler would do no more than choose it.
@@ -203,7 +207,7 @@ static void start(std::unique_ptr<Operation> operation) {
 
 static void perform(size_t i) {
   auto& pending = machine->pending;
-  machine->effect = ++machine->work_done;
+  has_effect();
   if (!pending[i]->perform()) return;
   std::swap(pending[i], pending.back());
   pending.pop_back();
@@ -402,7 +406,7 @@ static void run_cluster(u32 index) {
   m.slow.clear();
   m.pending.clear();
   m.calls = m.accesses = m.started = 0;
-  m.progress = m.effect = m.work_done;
+  m.idle = m.repeated = 0;
   build_cluster(index);
   for (m.steps = 1; m.cluster->alive && !m.stop; ++m.steps) {
     if (m.steps % steps_unwatched == 0 && !go_on(*m.work)) m.stop = true;

@@ -297,14 +297,14 @@ struct Machine {
   volatile bool stop = false;
   Work* work;
   Written* written;
-  // What threads have done so far: a read, a word that is stored or copied, 64 products, a switch to another thread are 1.
-  // It was `effect` when something was last stored, copied or multiplied, and `progress` when an element of global memory
-  // was last written that nothing in the launch had written, or a thread ended.
-  u64 work_done = 0, effect, progress, most_repeated;
+  u64 idle, effects = 0;  // reads and switches since something was stored or copied, or a thread has ended; how often it was
+  // What the cluster's threads have done since an element of global memory was written that nothing in the launch had
+  // written, or a thread ended: a word that is stored or copied, 64 products, a load from shared memory are 1.
+  u64 repeated, most_repeated;
   struct {
-    u64 work_done;
+    u64 idle, effects;
     long second;  // of the thread of the host's own time
-  } tick = {~0ull, 0};  // since which that has been as it is
+  } tick = {~0ull, 0, 0};  // since which these have been as they are
 };
 
 extern thread_local Machine* machine;
