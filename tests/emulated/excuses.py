@@ -82,7 +82,7 @@ HARMLESS = (
     Excuse(
         "cluster: relaxed arrival|moved: cluster_arrive moved before for",
         "these threads publish nothing to the cluster",
-        above=r"wait for every thread that has not left|cluster_arrive\(\);\n\s*cluster_wait\(\);",
+        above=r"wait for every thread that has not exited|cluster_arrive\(\);\n\s*cluster_wait\(\);",
     ),
     Excuse(
         "removed: fence_proxy_async_shared removed|moved: fence_proxy_async_shared moved before zero_shared",
@@ -229,7 +229,7 @@ HARMLESS = (
     Excuse(
         "removed: cluster_wait removed",
         "the producer arrives, and leaves without waiting",
-        above="waits? for every thread that has not left",
+        above="waits? for every thread that has not exited",
         source="st_async",
     ),
     Excuse(
@@ -375,7 +375,7 @@ HARMLESS = (
     Excuse(
         "cluster: no barrier of the cluster",
         "a thread that has left is not waited for",
-        above="waits? for every thread that has not left",
+        above="waits? for every thread that has not exited",
     ),
     # tma_im2col, stream-K: of more tiles than blocks, and of fewer
     Excuse(
@@ -425,7 +425,7 @@ HARMLESS = (
     Excuse(
         "moved: sync_consumer moved before for",
         "all have waited for their turn by then",
-        above="nothing else keeps a slow warp",
+        above="keeps a slow warp",
     ),
     Excuse(
         "stage: buffer not changed",
@@ -484,7 +484,7 @@ UNSEEN = (
     Excuse(
         "moved: sync_consumer moved behind mbarrier_arrive|removed: sync_consumer removed",
         "a warp would have to sleep through two turns, with one step each",
-        above="nothing else keeps a slow warp",
+        above="keeps a slow warp",
     ),
     Excuse(
         "removed: __syncwarp removed",

@@ -90,11 +90,12 @@ MODES: Mapping[str, str] = {
     },
     **{
         f"{kernel}, sums": f"""conv a {{
-          input x: f16[n=8, h=15, w=22, c=3]  filter w: f16[k=696, r=3, s=3, c=3]  output y: f16[n, p, q, k]  stride 2
+          input x: f16[{images}, w=22, c=3]  filter w: f16[k=696, r=3, s=3, c=3]  output y: f16[n, p, q, k]  stride 2
           epilogue {{ operand b: f32[k]  result s: f32[k]  result t: f32[k]  s = acc  t = acc * acc  y = acc + b }}
           strategy implicit_gemm {{ kernel {kernel}  tile m={m} n=16  warps m={warps}  stages 2  blocks 1 }}
           target sm_90a }}"""  # 44 slices of the channels: three blocks of each
-        for kernel, m, warps in (("stem_mma", 32, 2), ("stem_wgmma", 128, 8))  # three tiles a block: buffers come round
+        # images of several tiles, at least three of which are a block's: buffers come round
+        for kernel, m, warps, images in (("stem_mma", 32, 2, "n=8, h=15"), ("stem_wgmma", 128, 8, "n=5, h=27"))
     },
     "depthwise_stream, SiLU's gradient": _SILU_GRADIENT,
     "mma_wgrad, slices": READ_SUMS["mma_wgrad, slices"].replace("n=2, h=6, w=5", "n=23, h=6, w=6"),
