@@ -215,6 +215,7 @@ FUNCTIONS = _table("""
 NO_FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(("conv", "conv2d", "convolution"), "the convolution's sum is `acc`"),
     **dict.fromkeys(("pow", "powf", "power"), "write a power as a product, `x * x * x`, and a root as `sqrt(x)`"),
+    **dict.fromkeys(("fma", "fmaf", "mad"), "write the product and the sum"),
     **dict.fromkeys(("round", "rint", "floor", "ceil", "trunc"), "a result is rounded once, when it is stored"),
     **dict.fromkeys(
         ("float", "float32", "f32", "cast", "int8", "s8", "convert"),

@@ -313,7 +313,7 @@ class Body:
             case ast.Binary():
                 left, right = self._expression(e.left), self._expression(e.right)
                 if e.op == "%":
-                    self._report.error("E307", "`%` is for sizes", e.span)
+                    self._report.error("E307", "`%` is for sizes", e.span, "values have `+ - * /`, and functions")
                     return None
                 return left and right and ir.Binary(e.op, left, right)
             case ast.Call():

@@ -41,6 +41,10 @@ def division(place: Place) -> str | None:
 
 
 def comparison(place: Place) -> str | None:
+    if place.word in ("<", ">") and place.before is not None and place.before.type == "COMPARE":
+        if place.word != place.before:
+            return "write `!=`" if place.word == ">" else None
+        return f"there are no shifts: write the {'product' if place.word == '<' else 'quotient'}"
     if place.word.type == "COMPARE" and "PLUS" in place.kinds and "COMPARE" not in place.kinds:
         return "join comparisons by `&&`: `0 < acc && acc < 1`"
     return None

@@ -4,7 +4,7 @@ hint, or nothing if it does not apply."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 from lark import Token
@@ -41,12 +41,20 @@ def positional(place: Place) -> str | None:
     if place.word.type != "INT":
         return None
     if place.before.type == "COMMA" and place.kinds == {"NAME"}:
-        return f"name each extent, as in `h={place.word}`"
+        return f"name each extent, as in `{_unnamed(place, layouts)}={place.word}`"
     if not begins:
         return None
     listed = takewhile(lambda word: word.type != "RSQB", place.words[place.at :])
     extents = [word for word in listed if word.type == "INT"]
     return _named(layouts.get(len(extents), layouts[4]), extents)
+
+
+def _unnamed(place: Place, layouts: Mapping[int, str]) -> str:
+    """The dim that an extent without a name in a tensor's brackets is probably of: an axis before another dim."""
+    start = next(i for i in range(place.at, -1, -1) if place.words[i].type == "LSQB") + 1
+    listed = [*takewhile(lambda word: word.type != "RSQB", place.words[start:])]
+    dims = layouts.get(1 + sum(word.type == "COMMA" for word in listed), layouts[4])
+    return min(dims, key=lambda dim: (dim in listed, dim in "nck"))
 
 
 def _named(dims: Sequence[str], extents: Sequence[str]) -> str:
@@ -105,6 +113,9 @@ def axes(place: Place) -> str | None:
         return None
     if word.type == "INT" and before in _FILLS and place.words[place.at - 2].type == "PAD":
         return f"write the amount first: `pad {word} {before}`"
+    if word.type in ("INT", "FLOAT") and before == "constant":
+        zeros = f"zeros need no word: `pad {place.words[place.at - 2]}`"
+        return habits.NO_SETTINGS["padvalue"] if float(word) else zeros
     if not place.begins_line and (amounts := _listed_amounts(place)):
         return amounts
     if word.type in ("INT", "COMMA") and not place.begins_line:

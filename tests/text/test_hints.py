@@ -190,6 +190,9 @@ def test_a_setting_that_is_written_as_elsewhere(setting, written, hint, followed
         ("t = cast(acc + b, f16)", "values are 32-bit floats, and the result is converted when it is stored",
          "t = acc + b"),
         ("t = not acc + b", "a condition is negated by `!`: `!acc`", "t = !acc + b"),
+        ("t = acc <> b", "write `!=`", "t = acc != b"),
+        ("t = acc % 2 + b", "values have `+ - * /`, and functions", "t = acc / 2 + b"),
+        ("t = fma(acc, 2, b)", "write the product and the sum", "t = acc * 2 + b"),
     ],
 )  # fmt: skip
 def test_an_assignment_that_is_written_as_elsewhere(written, hint, followed):
@@ -285,6 +288,8 @@ def test_a_name_of_a_file_is_no_conv_block():
         ("let n 8", "write `let n = 8`"),
         ("let n, m = 8, 4", "write a `let` for each name"),
         ("let n = 8\nlet m", "write `let m = ...`"),
+        ("let n = 1 << 3", "there are no shifts: write the product"),
+        ("let n = 64 >> 3", "there are no shifts: write the quotient"),
     ],
 )
 def test_a_let_that_is_written_as_elsewhere(written, hint):
@@ -334,6 +339,20 @@ def test_a_brace_that_closes_too_early():
 def test_an_extent_and_an_option_without_their_signs():
     assert errors(spec(filter="w: f16[k=64, r=3, s3, c=64]")) == ["write `s=3`"]
     assert errors(spec(strategy="implicit_gemm { tile m==64 n=64 k=32 }")) == ["write `tile m=64`"]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "written", "hint"),
+    [
+        ("input", "x: f16[n, 14, w=14, c=64]", "h=14"),
+        ("input", "x: f16[n, h=14, 14, c=64]", "w=14"),
+        ("filter", "w: f16[k=64, 3, 3, c=64]", "r=3"),
+        ("filter", "w: f16[k=64, r=3, 5, c=64]", "s=5"),
+        ("output", "y: f16[n, 14, 14, k]", "p=14"),
+    ],
+)
+def test_an_extent_without_a_name_takes_that_of_its_tensor(tensor, written, hint):
+    assert errors(spec(**{tensor: written}))[0] == f"name each extent, as in `{hint}`"
 
 
 @pytest.mark.parametrize("name", ["relu", "gelu", "silu"])
@@ -445,6 +464,11 @@ def test_an_option_of_a_kernel_that_does_not_serve_is_what_is_shown(strategy, op
         ("stride 1 w=2", "write one value for all axes, or a value per axis as `stride h=2 w=1`"),
         ("pad 1 prolog { x = relu(x) }", "did you mean `prologue`?"),
         ("pad 1 epilog { y = relu(acc) }", "did you mean `epilogue`?"),
+        ("pad 1 constant 0", "zeros need no word: `pad 1`"),
+        (
+            "pad 1 constant 2",
+            "padding is made of zeros, or of what `pad 1 reflect`, `replicate`, `circular` or `nan` says",
+        ),
         ("pad h=1 w=1 d=1", "no tensor has `d`: leave it out of stride, pad and dilation"),
         ("strategy tma_im2col { schedule ping-pong }", "did you mean `pingpong`?"),
         ("strategy winograd { tile m=2 }", "`tile` takes a number, `tile NUMBER`, or `n` and `k`"),
