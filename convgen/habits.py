@@ -328,9 +328,10 @@ LAYER_ARGUMENTS = _table("""
     --activation: act
 """)
 #: Unknown options, and what takes their place.
-NO_ARGUMENTS: dict[str, str] = dict.fromkeys(
-    ("n", "batch", "batchsize"), "the batch is a `let` of the spec, which -D overrides: -D n=64"
-)
+NO_ARGUMENTS: dict[str, str] = {
+    **dict.fromkeys(("n", "batch", "batchsize"), "the batch is a `let` of the spec, which -D overrides: -D n=64"),
+    **dict.fromkeys(("o", "out", "output"), "the result is printed: `> FILE` writes it to a file"),
+}
 #: Devices of `convgen run`.
 DEVICES = _table("""
     emulate: cpu emulator emulated emulation host sim simulate simulator interpret

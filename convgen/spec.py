@@ -124,7 +124,9 @@ def decoded(data: bytes, name: str) -> str:
     except UnicodeDecodeError as e:
         at = e.start
     if at >= 0:
-        raise UsageError(f"{name}: not UTF-8 text (byte {at})\nhint: a spec is plain text, in UTF-8")
+        is_kernel = name.endswith(".kernel")  # as `compile --emit kernel` calls them
+        hint = "a saved kernel is loaded in Python: convgen.load" if is_kernel else "a spec is plain text, in UTF-8"
+        raise UsageError(f"{name}: not UTF-8 text (byte {at})\nhint: {hint}")
     return text
 
 

@@ -55,6 +55,8 @@ class Parser(argparse.ArgumentParser):
 
     #: What else its options are called.
     others = habits.ARGUMENTS
+    #: What takes the place of options that it lacks.
+    instead = habits.NO_ARGUMENTS
 
     def __init__(self, **settings) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
@@ -73,8 +75,11 @@ class Parser(argparse.ArgumentParser):
         if unknown := re.match(r"unrecognized arguments: (--?[^\s=]+)(?:[\s=]([^\s-]\S*))?", message):
             known = self._option_string_actions
             hint = habits.did_you_mean(unknown[1], known, self.others) or hint
-            if self.others.get(word := habits.plain(unknown[1])) not in known:
-                hint = habits.NO_ARGUMENTS.get(word, hint)
+            word = habits.plain(unknown[1])
+            if word in ("o", "output") and "--out" in known:
+                hint = "did you mean `--out`?"
+            elif self.others.get(word) not in known:
+                hint = self.instead.get(word, hint)
             device = habits.device(habits.plain(unknown[2] or "") if word in ("device", "backend") else word)
             if device and "--device" in known:
                 hint = f"write `--device {device}`"

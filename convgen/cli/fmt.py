@@ -16,13 +16,15 @@ import sys
 from pathlib import Path
 
 from convgen.cli import console
-from convgen.cli.arguments import SPECS, paths, read_text
+from convgen.cli.arguments import SPECS, Parser, paths, read_text
 from convgen.diagnostics import SpecError
 from convgen.files import write_all
 from convgen.spec import UsageError
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(parser: Parser) -> None:
+    in_place = "specs are rewritten in place; `convgen fmt - < SPEC` prints the text"
+    parser.instead = dict.fromkeys(("o", "out", "output"), in_place)
     parser.add_argument("specs", nargs="+", metavar="SPEC", help=SPECS)
     parser.add_argument("--check", action="store_true", help="list the files that are not formatted, and write nothing")
 

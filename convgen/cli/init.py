@@ -135,6 +135,7 @@ def _path(text: str) -> str:
 
 def configure(parser: Parser) -> None:
     parser.others = habits.LAYER_ARGUMENTS
+    parser.instead = dict.fromkeys(("o", "output"), "name the file without an option: `convgen init FILE`")
     parser.add_argument("path", metavar="SPEC", nargs="?", type=_path, default="layer.conv", help="default: layer.conv")
     for q in QUESTIONS:
         default = f" (default: {q.default})" if q.default else ""

@@ -66,6 +66,13 @@ def folder(tmp_path, monkeypatch):
         ("benchmark layer.conv", "did you mean `bench`?"),
         ("compile layer.conv --arch sm_90a", "did you mean `--target`?"),
         ("compile layer.conv --outdir out", "did you mean `--output`?"),
+        ("gradient layer.conv -o grad.conv", "hint: the result is printed: `> FILE` writes it to a file"),
+        ("explain layer.conv --output=x", "hint: the result is printed: `> FILE` writes it to a file"),
+        ("check layer.conv --out x", "hint: the result is printed: `> FILE` writes it to a file"),
+        ("init -o new.conv", "hint: name the file without an option: `convgen init FILE`"),
+        ("fmt layer.conv -o new.conv", "hint: specs are rewritten in place; `convgen fmt - < SPEC` prints the text"),
+        ("bench layer.conv -o x.json", "did you mean `--out`?"),
+        ("bench layer.conv --output x.json", "did you mean `--out`?"),
         ("compile layer.conv --batch 64", "-D n=64"),
         ("compile layer.conv -n 64", "-D n=64"),
         ("compile layer.conv n=64", "hint: write -D n=64"),
@@ -719,3 +726,10 @@ def test_a_long_name_is_formatted(folder):
 def test_an_address_without_a_host_is_none(address, folder, capsys):
     assert main(["tune", "layer.conv", "--ray", address]) == 2
     assert "is no address\nhint: HOST:PORT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "bench"])
+def test_a_saved_kernel_is_no_spec(command, capsys):
+    Path("a.kernel").write_bytes(b"PK\3\4\xff")
+    assert main([command, "a.kernel"]) == 2
+    assert "hint: a saved kernel is loaded in Python: convgen.load" in capsys.readouterr().err

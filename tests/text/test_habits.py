@@ -75,7 +75,7 @@ def test_options_of_commands_exist():
         import_module(f"convgen.cli.{name}").configure(parser)
         known |= parser._option_string_actions.keys()
     assert {*habits.ARGUMENTS.values(), *habits.LAYER_ARGUMENTS.values()} <= known
-    of_some = {"--device", "--batch", "--out", "--images", "--gpu"}  # and other names elsewhere
+    of_some = {"--device", "--batch", "--out", "--output", "--images", "--gpu"}  # and other names elsewhere
     others = *habits.ARGUMENTS, *habits.LAYER_ARGUMENTS, *habits.NO_ARGUMENTS
     assert not {f"--{word}" for word in others} & known - of_some
 
