@@ -57,17 +57,11 @@ HARMLESS = (
     Excuse(
         "moved: sync_consumer moved before (block|for)",
         "products and arithmetic, which do not touch the epilogue tile",
-        was="the epilogue tile's last pixels are stored",
+        was="the epilogue tile's previous pixels have been stored",
     ),
     Excuse(
         "moved: (mbarrier_wait_parity moved behind wgmma_fence|wgmma_fence moved before mbarrier_wait_parity)",
         "the fence orders registers, the wait shared memory",
-    ),
-    Excuse(
-        "removed: wgmma_fence removed|moved: wgmma_fence moved behind (for|wgmma_.*)",
-        "the last of several blocks of channels, whose sums only wgmma has touched since the fence before",
-        above="weight_full_barriers",
-        source=r"block < (channel_blocks - 1|halos - T)\)",
     ),
     Excuse(
         "(removed|moved): fence_mbarrier_init .*",
@@ -80,11 +74,6 @@ HARMLESS = (
         source="turn_barriers",
     ),
     Excuse(
-        "cluster: relaxed arrival|moved: cluster_arrive moved before for",
-        "these threads publish nothing to the cluster",
-        above=r"wait for every thread that has not exited|cluster_arrive\(\);\n\s*cluster_wait\(\);",
-    ),
-    Excuse(
         "removed: fence_proxy_async_shared removed|moved: fence_proxy_async_shared moved before zero_shared",
         "each thread has another one behind its filters, before anything asynchronous reads",
         above=r"zero_shared\(base \+ filter_boxes",
@@ -92,7 +81,7 @@ HARMLESS = (
     Excuse(
         "moved: fence_proxy_async_shared moved before for",
         "the loop only gives back slabs",
-        above="this one leaves when all have written it",
+        above="this one can be stored once all threads have written it",
     ),
     Excuse("moved: bar_sync moved behind Vec4", "behind a declaration"),
     Excuse(
@@ -104,7 +93,6 @@ HARMLESS = (
         "a tile has as many epilogue tiles as there are slots: no more are requested",
         source=r"(?s)constexpr int pixels = (96;.*int epi_tile_pixels = 48|128;.*int epi_tile_pixels = 64);",
     ),
-    Excuse("moved: cluster_wait moved behind for", "the loop stores sums that no other block touches"),
     Excuse(
         r"barrier: barrier 1 for \d",
         "all consumers meet there before any meets at its own",
@@ -151,13 +139,6 @@ HARMLESS = (
         source=r"(?s)constexpr int GEMM_M = 9450;.*convgen_stream_k_finish",
     ),
     Excuse("guard: <= for <", "no step is as late", was=r"if \(step < k_steps\)"),
-    Excuse(
-        "guard: <= for <",
-        "what is behind the filter's last vector is loaded and not stored, or makes outputs that are dropped",
-        was=r"^\s+if \(at < \d+( && k < K)?\) \{",
-        above=r"const int [rk] = at / \d+",
-        source="(?s)this block's filters",
-    ),
     Excuse("guard: >= for >", "a block has no sums of its own to skip", was=r"rank > peer|peer > rank"),
     Excuse(
         "guard: >= for >",
@@ -282,12 +263,6 @@ HARMLESS = (
     ),
     Excuse("guard: <= for <", "nothing is as late", now=r"u32\(h\) <= 1;", source="halo_rows = 1;"),
     Excuse(
-        "guard: <= for <",
-        "each tile has the rows of an image, and none behind them",
-        now=r"u32\(h\) <= H;",
-        source=r"(?s)image_tiles = 1;.*halo_rows = 15;.*H = 15;",
-    ),
-    Excuse(
         "guard: > for >=",
         "there is one row: a thread that comes to its end is done either way",
         now="vector > line_copies",
@@ -318,21 +293,9 @@ HARMLESS = (
         "moved: mbarrier_arrive(_cluster)? moved behind __syncwarp", "an arrival that comes later orders more, not less"
     ),
     Excuse(
-        "moved: mbarrier_wait_parity moved behind for",
-        "the loop makes addresses, of pixels: the filter row is read behind it",
-        was="weight_full_barriers",
-        above="row_filters = ",
-    ),
-    Excuse(
         "moved: wgmma_wait_group moved behind __syncwarp",
         "the lane that arrives waits for the MMAs itself, and the others have read what they multiply",
         source=r"(?s)wgmma_wait_group<0>\(\);\s+if \(lane == 0\) mbarrier_arrive",
-    ),
-    Excuse(
-        "stage: next stage",
-        "the last waits change places: the filter rows so far are a multiple of the stages",
-        was=r"weight_empty_barriers \+ 8 \* \(use",
-        source=r"(?s)constexpr int R = 3;.*constexpr int weight_stages = 3;",
     ),
     # winograd, whose product is mma_gemm's
     Excuse(
@@ -358,7 +321,6 @@ HARMLESS = (
         source=r"(?s)step = own_end;((?!wgmma_fence).)*wgmma_m64|step = own_end;.*product >= 0\)",
     ),
     Excuse("moved: wgmma_wait_group moved behind partials", "an address is made between the two places"),
-    Excuse("moved: cluster_arrive moved before if", "no block reads another's sums of y", source=r"y_sums\[k\] ="),
     Excuse(
         "moved: wgmma_wait_group moved behind mbarrier_arrive_cluster",
         "the last stages are not filled again: the arrival only lets a block end",
@@ -385,8 +347,6 @@ HARMLESS = (
         source="= 8631;",
     ),
     Excuse("guard: >= for >", "each block has a whole tile", now=r"first_of\(block - 1\) >= tile", source="= 8631;"),
-    Excuse("guard: > for >=", "the stages are not filled again", now="previous > 0", source="= 1260;"),
-    Excuse("guard: <= for <", "no block has a whole tile", now="first_step <= k_blocks", source="= 1260;"),
     # sums of channels
     Excuse(
         "guard: <= for <",
@@ -399,7 +359,7 @@ HARMLESS = (
         "moved: wgmma_wait_group moved behind mbarrier_arrive",
         "the producer meets the consumers at the cluster's barrier before its next tile",
         was=r"wgmma_wait_group<0>",
-        source="the consumers' barriers of the cluster wait for every thread",
+        source="arrive at the cluster's barrier, which waits for every thread",
     ),
     Excuse(
         "moved: bar_sync moved behind for",
@@ -421,7 +381,6 @@ HARMLESS = (
     ),
     # strided dgrad
     Excuse("guard: <= for <", "the row behind a phase's last is past the last image", now=r"return m <= phase_m"),
-    Excuse("guard: > for >=", "threads come in whole blocks", was=r"if \(number >= (4608|2304)\) return;"),
     Excuse(
         "moved: sync_consumer moved before for",
         "all have waited for their turn by then",
