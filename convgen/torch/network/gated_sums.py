@@ -88,22 +88,24 @@ def _spread(node: Node) -> list[Node]:
 
 
 def _is_image(node: Node) -> bool:
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.dim() < 3 or not value.is_floating_point():
-        return False
-    return all(isinstance(size, int) for size in value.shape)
+    shape = _shape(node)
+    return shape is not None and len(shape) > 2 and all(isinstance(size, int) for size in shape)
+
+
+def _shape(node: Any) -> torch.Size | None:
+    """None of what is no tensor of floating-point numbers."""
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return value.shape if isinstance(value, torch.Tensor) and value.is_floating_point() else None
 
 
 def _is_whole(node: Any, like: Node) -> bool:
-    return isinstance(node, torch.fx.Node) and value_of(node).shape == value_of(like).shape
+    return _shape(node) == value_of(like).shape
 
 
 def _is_of_image(node: Any, like: Node) -> bool:
     """Whether a node has one number for each channel of each image."""
-    if not isinstance(node, torch.fx.Node):
-        return False
     shape = value_of(like).shape
-    return value_of(node).shape == (*shape[:2], *(1,) * (len(shape) - 2)) and shape[2:].numel() > 1
+    return _shape(node) == (*shape[:2], *(1,) * (len(shape) - 2)) and shape[2:].numel() > 1
 
 
 def _dependent(node: Node) -> Iterator[Node]:
