@@ -20,7 +20,9 @@ from typing import Any
 
 import torch
 
-from convgen.torch.network.trace import call, erase_unread, is_call, value_of, with_sources
+from convgen.torch.network.activation_gradients import unconverted
+from convgen.torch.network.sums import is_sum_of_channels
+from convgen.torch.network.trace import call, erase_unread, filled, is_call, value_of, with_sources
 
 Node = Any
 A: Any = torch.ops.aten
@@ -77,13 +79,11 @@ def _gradient(node: Node) -> _Gradient | None:
 
 def _spread(node: Node) -> list[Node]:
     """From the copy of one number to all pixels up to this node, which scales it; empty where it is something else."""
-    nodes = [node]
-    while not is_call(nodes[-1], A.expand.default):
-        last = nodes[-1]
-        scales = is_call(last, *_SCALES) and not last.kwargs and not isinstance(last.args[1], torch.fx.Node)
-        if not (scales or _is_cast(last)):
+    nodes = [unconverted(node)]
+    while not is_call(last := nodes[-1], A.expand.default):
+        if not is_call(last, *_SCALES) or last.kwargs or isinstance(last.args[1], torch.fx.Node):
             return []
-        nodes.append(last.args[0])
+        nodes.append(unconverted(last.args[0]))
     return nodes[::-1]
 
 
@@ -121,23 +121,18 @@ def _dependent(node: Node) -> Iterator[Node]:
 
 def _is_served(node: Node, gradient: _Gradient) -> bool:
     """Whether a node is a float32 sum, over images and pixels, of something linear in the gradient."""
-    if not is_call(node, A.sum.dim_IntList) or len(node.args) != 2 or node.kwargs:
+    if not is_sum_of_channels(node) or value_of(node).dtype is not torch.float32:
         return False
-    summed, axes = node.args
-    rank = value_of(gradient.node).dim()
-    over_pixels = sorted(axis % rank for axis in axes) == [0, *range(2, rank)]
-    is_wide = value_of(node).dtype is torch.float32
-    return over_pixels and is_wide and _is_whole(summed, gradient.node) and _is_linear(summed, gradient)
+    return _is_whole(node.args[0], gradient.node) and _is_linear(node.args[0], gradient)
 
 
 def _is_linear(node: Any, gradient: _Gradient) -> bool:
     """Whether a node is the gradient times factors that do not depend on it."""
+    node = unconverted(node)
     if node is gradient.node:
         return True
     if node not in gradient.dependent or not _is_whole(node, gradient.node):
         return False
-    if _is_cast(node):
-        return _is_linear(node.args[0], gradient)
     if is_call(node, A.mul.Tensor):
         linear = [arg for arg in node.args if _depends(arg, gradient)]
         return len(linear) == 1 and _is_linear(linear[0], gradient)
@@ -148,11 +143,6 @@ def _is_linear(node: Any, gradient: _Gradient) -> bool:
 
 def _depends(node: Any, gradient: _Gradient) -> bool:
     return node is gradient.node or node in gradient.dependent
-
-
-def _is_cast(node: Any) -> bool:
-    floats = is_call(node, _CAST) and value_of(node.args[0]).is_floating_point()
-    return floats and value_of(node).is_floating_point()
 
 
 def _is_zero(node: Any) -> bool:
@@ -168,11 +158,11 @@ def _by_images(graph: Any, gradient: _Gradient, node: Node) -> Node:
     pixels = list(range(2, value_of(summed).dim()))
     u = _as_float32(graph, gradient.u)
     of_u = call(graph, A.sum.dim_IntList, _with(graph, summed, gradient, u), pixels, True)
-    of_factors = call(graph, A.sum.dim_IntList, _with(graph, summed, gradient, _ones(graph, u)), pixels, True)
+    ones = filled(graph, u, value_of(u).shape, 1.0)
+    of_factors = call(graph, A.sum.dim_IntList, _with(graph, summed, gradient, ones), pixels, True)
     v = _as_float32(graph, gradient.v)
     for step in gradient.spread[1:]:
-        if not _is_cast(step):
-            v = call(graph, step.target, v, step.args[1])
+        v = call(graph, step.target, v, step.args[1])
     terms = (of_u, _as_float32(graph, gradient.gate)), (of_factors, v)
     of_image = call(graph, A.add.Tensor, *(call(graph, A.mul.Tensor, *term) for term in terms))
     return call(graph, A.sum.dim_IntList, of_image, axes)
@@ -180,19 +170,11 @@ def _by_images(graph: Any, gradient: _Gradient, node: Node) -> Node:
 
 def _with(graph: Any, node: Node, gradient: _Gradient, value: Node) -> Node:
     """Something linear in the gradient, of another value in its place, in float32."""
+    node = unconverted(node)
     if node is gradient.node:
         return value
-    if _is_cast(node):
-        return _with(graph, node.args[0], gradient, value)
     args = [_with(graph, arg, gradient, value) if _depends(arg, gradient) else arg for arg in node.args]
     return call(graph, node.target, *args)
-
-
-def _ones(graph: Any, like: Node) -> Node:
-    value = value_of(like)
-    node = graph.call_function(A.full.default, (list(value.shape), 1.0), {"dtype": value.dtype, "device": value.device})
-    node.meta["val"] = value.new_ones(value.shape)
-    return node
 
 
 def _as_float32(graph: Any, node: Node) -> Node:

@@ -22,7 +22,7 @@ from torch._inductor import inductor_prims  # noqa: F401  (it registers the plac
 
 from convgen.torch.network.layouts import is_channels_last
 from convgen.torch.network.lowerings import phases as phases_of
-from convgen.torch.network.trace import call, is_call, value_of
+from convgen.torch.network.trace import call, filled, is_call, value_of
 
 Node = Any
 Tensor = Any
@@ -130,21 +130,14 @@ def _tap(
         low = first - ahead[axis]
         margins = [low, extents[axis] - low - count, *margins]
     here = call(graph, A.eq.Scalar, places, tap[0] * windows[1] + tap[1])
-    made = call(graph, A.where.self, here, gradient, _zeros(graph, gradient, []))
+    made = call(graph, A.where.self, here, gradient, filled(graph, gradient, [], 0.0))
     return call(graph, A.constant_pad_nd.default, made, margins, 0.0) if any(margins) else made
 
 
 def _sum(graph: Any, taps: list[Node], gradient: Node, shape: list[int]) -> Node:
     if not taps:  # pixels between windows, or past the last
-        return _zeros(graph, gradient, shape)
+        return filled(graph, gradient, shape, 0.0)
     total = taps[0]
     for tap in taps[1:]:
         total = call(graph, A.add.Tensor, total, tap)
     return total
-
-
-def _zeros(graph: Any, like: Node, shape: list[int]) -> Node:
-    value = value_of(like)
-    node = graph.call_function(A.full.default, (shape, 0.0), {"dtype": value.dtype, "device": value.device})
-    node.meta["val"] = value.new_zeros(shape)
-    return node

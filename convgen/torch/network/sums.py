@@ -128,10 +128,10 @@ def _gradient_sums(result: Node) -> Ending | None:
     products: dict[tuple[Node, Node], list[Node]] = {}
     for wide in _wide(found.value):
         for node in wide.users:
-            if _is_sum(node):
+            if is_sum_of_channels(node):
                 totals.append(node)
             elif centered := _centered(node, wide, result):
-                products.setdefault(centered, []).extend(filter(_is_sum, node.users))
+                products.setdefault(centered, []).extend(filter(is_sum_of_channels, node.users))
     if totals:
         found.sums.append(("value", totals))
     for (read, mean), nodes in products.items():
@@ -211,7 +211,8 @@ def _wide(node: Node) -> Iterator[Node]:
     yield from (user for user in node.users if is_call(user, _CAST) and user.args[1] is torch.float32)
 
 
-def _is_sum(node: Node) -> bool:
+def is_sum_of_channels(node: Node) -> bool:
+    """Whether a node is a sum over all axes but the channels, which it drops."""
     return is_call(node, A.sum.dim_IntList) and len(node.args) == 2 and not node.kwargs and _over_pixels(node)
 
 

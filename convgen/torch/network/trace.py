@@ -229,6 +229,14 @@ def call(graph: Any, operator: Any, *arguments: Any, **keywords: Any) -> Node:
     return node
 
 
+def filled(graph: Any, like: Node, shape: Sequence[int], number: float) -> Node:
+    """A new node of one number everywhere, with the type and the device of another."""
+    value = value_of(like)
+    node = graph.call_function(A.full.default, (list(shape), number), {"dtype": value.dtype, "device": value.device})
+    node.meta["val"] = value.new_full(tuple(shape), number)
+    return node
+
+
 def renew(node: Node) -> None:
     """Makes a node's fake value of those that it reads."""
     values = torch.fx.map_arg((node.args, node.kwargs), value_of)
