@@ -9,7 +9,7 @@ z was saved, or is BatchNorm's result, which the graph computes anew from what w
 
     z = (read - mean) * scale * weight + bias
 
-Before torch 2.13, sigmoid(z) is written as 1 / (1 + exp(-z)), and what the gradient gives stays float32.
+Before torch 2.13, what SiLU's gradient gives stays float32; its sigmoids are written as such before (network.sigmoids).
 
 Between functions there are conversions to other types and back, which Inductor's kernels do not round by either.
 """
@@ -30,20 +30,17 @@ A: Any = torch.ops.aten
 _CAST: Any = torch.ops.prims.convert_element_type.default
 _COMMUTE = (A.add.Tensor, A.mul.Tensor, A.bitwise_or.Tensor)
 _ZERO: Any = (A.full.default, [], 0.0)
-_SIGMOIDS = (
-    (A.sigmoid.default, "z"),
-    (A.mul.Tensor, (A.reciprocal.default, (A.add.Tensor, (A.exp.default, (A.neg.default, "z")), 1)), 1),
-)
+_SIGMOID = (A.sigmoid.default, "z")
 #: Functions and their arguments: other functions, numbers, or names of what may stand there, the same for each name.
 _FORMS: list[tuple[str, tuple[Any, ...]]] = [
     ("relu_backward", (A.where.self, (A.le.Scalar, "z", 0), _ZERO, "g")),
     ("hardtanh_backward", (
         A.where.self, (A.bitwise_or.Tensor, (A.le.Scalar, "z", "low"), (A.ge.Scalar, "z", "high")), _ZERO, "g"
     )),
-    *(("silu_backward", (
-        A.mul.Tensor, (A.mul.Tensor, "g", gate),
-        (A.add.Tensor, (A.mul.Tensor, "z", (A.sub.Tensor, 1, gate)), 1),
-    )) for gate in _SIGMOIDS),
+    ("silu_backward", (
+        A.mul.Tensor, (A.mul.Tensor, "g", _SIGMOID),
+        (A.add.Tensor, (A.mul.Tensor, "z", (A.sub.Tensor, 1, _SIGMOID)), 1),
+    )),
     ("hardswish_backward", (
         A.where.self, (A.le.Scalar, "z", -3), _ZERO,
         (A.where.self, (A.lt.Scalar, "z", 3), (A.mul.Tensor, "g", (A.add.Tensor, (A.div.Tensor, "z", 3), 0.5)), "g"),

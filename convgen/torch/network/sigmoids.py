@@ -47,5 +47,7 @@ def _replace(graph: Any, node: Node, z: Node) -> None:
         made = call(graph, A.sigmoid.default, z)
         if is_call(node, A.div.Tensor):
             made = call(graph, A.mul.Tensor, node.args[0], made)
-    node.replace_all_uses_with(made)
-    graph.erase_node(node)
+    times_one = [user for user in node.users if is_call(user, A.mul.Tensor) and user.args[1] == 1]
+    for one in (*times_one, node):
+        one.replace_all_uses_with(made)
+        graph.erase_node(one)

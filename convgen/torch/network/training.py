@@ -89,10 +89,10 @@ def compile_training(
     from torch._inductor.decomposition import select_decomp_table
 
     def by_inductor(graph_module: Any, inputs: Sequence[Any], **facts: Any) -> Any:
+        wrote = write_sigmoids(graph_module.graph)  # first: gradients of SiLU are known by them
         graph_module = rewritten(graph_module, bool(facts.get("is_backward")))
-        for rewrite in (write_by_phases, sum_before_gates, write_sigmoids):
-            if rewrite(graph_module.graph):
-                graph_module.recompile()
+        if any([wrote, write_by_phases(graph_module.graph), sum_before_gates(graph_module.graph)]):
+            graph_module.recompile()
         return compiled_combined(graph_module, inputs, **facts)
 
     with functorch.patch(enable_autograd_cache=False):  # its key is the graph before this
